@@ -51,6 +51,8 @@ pub mod weights;
 
 pub use device::DeviceProfile;
 pub use error::{Diagnostic, Errors, Kind, Location, json_in_words};
-pub use options::{Activations, CacheType, Fusion, LossScale, Options, Precision, States, Technique, WeightBits};
+pub use options::{
+    Activations, CacheType, Fusion, LossScale, Options, Precision, States, Technique, WeightBits,
+};
 pub use pipeline::compile;
 pub use schedule::table::Tuning;

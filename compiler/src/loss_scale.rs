@@ -26,7 +26,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use wgfc_ir::build::Built;
 use wgfc_ir::{
-    BinaryOp as B, Body, Builder, DType, Dim, Graph, NodeId, Op, ReduceOp, Scalar, ScalarFn, State, Tensor, TensorType, UnaryOp as U, Value,
+    BinaryOp as B, Body, Builder, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarFn, State,
+    Tensor, TensorType, UnaryOp as U, Value,
 };
 
 /// The name of the state that is the scale.
@@ -36,8 +37,16 @@ pub const INVERSE: &str = "loss_scale.inverse";
 /// The name of the state that counts the steps since the scale has changed.
 pub const STEPS: &str = "loss_scale.steps";
 
+/// Whether a state is one of scaling.
+fn is_own(state: &str) -> bool {
+    [SCALE, INVERSE, STEPS].contains(&state)
+}
+
 /// The greatest scale.
 pub const MOST: u32 = 1 << 24;
+
+/// The number of sums of rows that one workgroup adds up.
+const ROW: i64 = 1024;
 
 /// The label of the nodes that are added.
 const LABEL: &str = "loss_scale";
@@ -58,7 +67,10 @@ pub struct Ones {
 /// If there is no seed, or more than one.
 pub fn mark(graph: &mut Graph, ones: &[Ones], scale: &LossScale) -> Result<(), Errors> {
     if !scale.initial.is_power_of_two() || scale.initial > MOST {
-        let message = format!("the scale of the loss begins with {}, which is no power of two up to 2^24", scale.initial);
+        let message = format!(
+            "the scale of the loss begins with {}, which is no power of two up to 2^24",
+            scale.initial
+        );
         return Err(Diagnostic::model(message).help("give a power of two, such as 65536").into());
     }
     if scale.interval == 0 || i32::try_from(scale.interval).is_err() {
@@ -66,10 +78,11 @@ pub fn mark(graph: &mut Graph, ones: &[Ones], scale: &LossScale) -> Result<(), E
         return Err(Diagnostic::model(message).help("give a number of steps, such as 2000").into());
     }
     let seed = seed(graph, ones)?;
-    if let Some(name) = [SCALE, INVERSE, STEPS].iter().find(|n| {
-        graph.states.iter().any(|s| *s.name == ***n) || graph.inputs.iter().any(|b| *b.name == ***n)
-    }) {
-        let message = format!("the model has an input or a state of the name \"{name}\", which the scale of the loss needs");
+    let taken = graph.states.iter().map(|s| &s.name).chain(graph.inputs.iter().map(|b| &b.name));
+    if let Some(name) = taken.into_iter().find(|n| is_own(n)) {
+        let message = format!(
+            "the model has an input or a state of the name \"{name}\", which the scale of the loss needs"
+        );
         return Err(Diagnostic::model(message).help("give it another name").into());
     }
     let initial = f64::from(scale.initial);
@@ -88,7 +101,13 @@ pub fn mark(graph: &mut Graph, ones: &[Ones], scale: &LossScale) -> Result<(), E
 fn add_state(graph: &mut Graph, name: &str, initial: Tensor) -> Value {
     let v = graph.add_input(name, TensorType::new(initial.dtype, Vec::<Dim>::new()));
     graph.inputs.retain(|b| b.value != v);
-    graph.states.push(State { name: name.into(), before: v, after: v, growth: None, initial: Some(Arc::new(initial)) });
+    graph.states.push(State {
+        name: name.into(),
+        before: v,
+        after: v,
+        growth: None,
+        initial: Some(Arc::new(initial)),
+    });
     v
 }
 
@@ -116,14 +135,17 @@ fn seed(graph: &Graph, ones: &[Ones]) -> Result<Value, Errors> {
     }
     match graph.ty(first.ones).dtype {
         DType::F32 => Ok(first.ones),
-        dtype => Err(missing(&format!("the loss is {dtype}, which does not hold its scale: it must be f32")).into()),
+        dtype => {
+            Err(missing(&format!("the loss is {dtype}, which does not hold its scale: it must be f32"))
+                .into())
+        }
     }
 }
 
 /// Scales the gradients of a graph that [`mark`] has marked, and undoes it where they are used.
 ///
 /// # Errors
-/// If nothing is computed from gradients, or a state grows.
+/// If nothing is computed from gradients, there is no state beside those of scaling, or one grows.
 pub fn apply(graph: &mut Graph, scale: &LossScale) -> Result<(), Errors> {
     let find = |name: &str| {
         let state = graph.states.iter().find(|s| *s.name == *name).map(|s| s.before);
@@ -131,16 +153,28 @@ pub fn apply(graph: &mut Graph, scale: &LossScale) -> Result<(), Errors> {
     };
     let (seed, inverse) = (find(SCALE)?, find(INVERSE)?);
     if let Some(s) = graph.states.iter().find(|s| s.growth.is_some()) {
-        let message = format!("the state \"{}\" grows, so a step whose gradients overflow cannot leave it as it was", s.name);
+        let message = format!(
+            "the state \"{}\" grows, so a step whose gradients overflow cannot leave it as it was",
+            s.name
+        );
         return Err(Diagnostic::unsupported(message).help("train in f32").into());
+    }
+    if graph.states.iter().all(|s| is_own(&s.name)) {
+        let message = "the step has no state that could keep its value when gradients overflow";
+        return Err(Diagnostic::model(message)
+            .help("name the inputs that it continues, with --state INPUT=OUTPUT")
+            .into());
     }
     let uses = unscaled_uses(graph, seed).map_err(Diagnostic::internal)?;
     if uses.is_empty() {
         let message = "the step updates nothing by the gradients of its loss";
-        return Err(Diagnostic::model(message).help("return or write the parameters after the update").into());
+        return Err(Diagnostic::model(message)
+            .help("return or write the parameters after the update")
+            .into());
     }
-    let gradients = unscale(graph, inverse, uses).map_err(Diagnostic::internal)?;
-    let finite = finite(graph, &gradients).map_err(Diagnostic::internal)?;
+    let gradients: Vec<Value> = uses.iter().map(|(v, _)| *v).collect();
+    let finite = finite(graph, &gradients, inverse).map_err(Diagnostic::internal)?;
+    unscale(graph, (inverse, finite), uses).map_err(Diagnostic::internal)?;
     update(graph, finite, scale).map_err(Diagnostic::internal)?;
     Ok(())
 }
@@ -174,7 +208,7 @@ fn unscaled_uses(graph: &Graph, seed: Value) -> Result<Vec<(Value, Vec<Use>)>, S
         degrees.insert(*n, degree);
     }
     let results: Vec<Value> = graph.results().collect();
-    let keeps = |v: &Value| graph.states.iter().any(|s| s.before == *v && [SCALE, INVERSE, STEPS].contains(&&*s.name));
+    let keeps = |v: &Value| graph.states.iter().any(|s| s.before == *v && is_own(&s.name));
     for (i, v) in results.iter().enumerate() {
         if degrees[&v.node] == Degree::Linear && !keeps(v) {
             unscaled.insert(Use::Result(i));
@@ -197,7 +231,8 @@ fn unscaled_uses(graph: &Graph, seed: Value) -> Result<Vec<(Value, Vec<Use>)>, S
     let of = |n: &NodeId| {
         let outputs = 0..graph.node(*n).outputs.len() as u32;
         let values = outputs.map(|port| Value { node: *n, port });
-        let with_uses = values.map(|v| (v, uses_of(v).into_iter().filter(|u| unscaled.contains(u)).collect::<Vec<_>>()));
+        let with_uses =
+            values.map(|v| (v, uses_of(v).into_iter().filter(|u| unscaled.contains(u)).collect::<Vec<_>>()));
         with_uses.filter(|(_, uses)| !uses.is_empty()).collect::<Vec<_>>()
     };
     Ok(order.iter().flat_map(of).collect())
@@ -217,15 +252,24 @@ fn elementwise(graph: &Graph, n: NodeId, degrees: &FxHashMap<NodeId, Degree>) ->
     same.then_some(i)
 }
 
-/// Lets uses of linear values read them multiplied by the inverse of the scale. Returns these values.
-fn unscale(graph: &mut Graph, inverse: Value, all: Vec<(Value, Vec<Use>)>) -> Built<Vec<Value>> {
-    let mut gradients = vec![];
+/// Lets uses of linear values read them multiplied by the inverse of the scale, and as 0 after a step that is not finite. So all that is computed
+/// of them waits for the check, and is computed together with the states that it updates. Elements that are not finite are read as 0 in any case:
+/// a product that rounds its operands for itself can overflow where the check sees no overflow, and no state may become NaN by that.
+fn unscale(graph: &mut Graph, (inverse, finite): (Value, Value), all: Vec<(Value, Vec<Use>)>) -> Built<()> {
+    let mut b = Builder::new(graph, LABEL);
+    let none = b.scalar(DType::F32, 0.0);
+    let factor = b.select(finite, inverse, none)?;
+    let mut f = Body::default();
+    let (x, factor_of, zero) = (f.arg(0), f.arg(1), f.f32(0.0));
+    let lost = lost(&mut f, x);
+    let product = f.binary(B::Mul, x, factor_of);
+    f.select(lost, zero, product);
     for (v, uses) in all {
         let label = graph.node(v.node).origin.first().cloned().unwrap_or_else(|| LABEL.into());
         let mut b = Builder::new(graph, &label);
         let dtype = b.dtype(v);
         let wide = b.cast(v, DType::F32)?;
-        let unscaled = b.binary(B::Mul, wide, inverse)?;
+        let unscaled = b.map(f.0.clone(), &[wide, factor])?;
         let unscaled = b.cast(unscaled, dtype)?;
         for u in uses {
             match u {
@@ -233,9 +277,8 @@ fn unscale(graph: &mut Graph, inverse: Value, all: Vec<(Value, Vec<Use>)>) -> Bu
                 Use::Result(i) => set_result(graph, i, unscaled),
             }
         }
-        gradients.push(v);
     }
-    Ok(gradients)
+    Ok(())
 }
 
 /// Makes `v` the result at this position of [`Graph::results`].
@@ -248,32 +291,52 @@ fn set_result(graph: &mut Graph, i: usize, v: Value) {
     }
 }
 
-/// Whether all elements of all gradients are finite: a bool of rank 0.
-fn finite(graph: &mut Graph, gradients: &[Value]) -> Built {
-    let mut b = Builder::new(graph, LABEL);
-    let mut f = Body::default();
-    let x = f.arg(0);
+/// Whether a float is infinite or NaN.
+fn lost(f: &mut Body, x: u32) -> u32 {
     let (nan, infinite) = (f.unary(U::IsNan, x), f.unary(U::IsInf, x));
-    let lost = f.binary(B::Or, nan, infinite);
-    f.cast(DType::I32, lost);
-    let mut lost = vec![];
-    for g in gradients {
-        let each = b.map(f.0.clone(), &[*g])?;
-        let axes: Vec<usize> = (0..b.rank(each)).collect();
-        let any = b.reduce(ReduceOp::Max, each, &axes, false)?;
-        lost.push(b.reshape(any, vec![Dim::constant(1)])?);
-    }
-    let all = if lost.len() == 1 { lost[0] } else { b.concat(&lost, 0)? };
-    let any = b.reduce(ReduceOp::Max, all, &[0], false)?;
-    let none = b.int(DType::I32, 0);
-    b.binary(B::Eq, any, none)
+    f.binary(B::Or, nan, infinite)
 }
 
-/// Lets states keep their contents after a step that is not finite, and computes the next scale.
+/// Whether all elements of all gradients are finite: a bool of rank 0. A sum that is finite has no term that is not. Being linear, the sum of
+/// a product becomes a product of a sum, which needs no pass over the gradient. Sums are taken unscaled, so that they stay f32.
+fn finite(graph: &mut Graph, gradients: &[Value], inverse: Value) -> Built {
+    let mut b = Builder::new(graph, LABEL);
+    let mut parts = vec![];
+    for g in gradients {
+        let axes: Vec<usize> = (1..b.rank(*g)).collect();
+        let g = b.cast(*g, DType::F32)?;
+        let rows = b.reduce(ReduceOp::Sum, g, &axes, false)?;
+        let rows = b.binary(B::Mul, rows, inverse)?;
+        let n = b.ty(rows).numel();
+        parts.push(b.reshape(rows, vec![n])?);
+    }
+    let all = if parts.len() == 1 { parts[0] } else { b.concat(&parts, 0)? };
+    let mut all = b.unsqueeze(all, &[0])?;
+    let n = b.shape(all)[1].clone();
+    if n.as_const().is_none_or(|n| n > ROW) {
+        let (rows, at) = (n.ceil_div(ROW), &(&Poly::var(0) * ROW) + &Poly::var(1));
+        let zero = Some(Scalar::from_f64(DType::F32, 0.0));
+        let shape = vec![rows, Dim::constant(ROW)];
+        all = b.push(Op::View { shape, index: vec![Poly::ZERO, at], fill: zero }, &[all])?;
+    }
+    let rows = b.reduce(ReduceOp::Sum, all, &[1], false)?;
+    let sum = b.reduce(ReduceOp::Sum, rows, &[0], false)?;
+    let mut f = Body::default();
+    let x = f.arg(0);
+    let lost = lost(&mut f, x);
+    f.unary(U::Not, lost);
+    b.map(f.0, &[sum])
+}
+
+/// Lets states keep their contents after a step that is not finite, and computes the next scale. The optimizer reads the contents that are kept,
+/// too, so that one kernel computes all states of a parameter.
 fn update(graph: &mut Graph, finite: Value, scale: &LossScale) -> Built<()> {
-    let steps = graph.states.iter().find(|s| *s.name == *STEPS).ok_or("the count of steps is missing")?.before;
+    let steps =
+        graph.states.iter().find(|s| *s.name == *STEPS).ok_or("the count of steps is missing")?.before;
+    let checked = behind(graph, finite)?;
     for i in 0..graph.states.len() {
         let State { name, before, after, .. } = graph.states[i].clone();
+        let readers = graph.uses(after).into_iter().filter(|(n, _)| checked.contains(n)).collect::<Vec<_>>();
         let mut b = Builder::new(graph, LABEL);
         let new = match next(&name, scale) {
             Some(f) => b.map(f, &[finite, before, steps])?,
@@ -281,8 +344,23 @@ fn update(graph: &mut Graph, finite: Value, scale: &LossScale) -> Built<()> {
             None => b.select(finite, after, before)?,
         };
         graph.states[i].after = new;
+        if before != after && checked.contains(&after.node) {
+            readers.into_iter().for_each(|(n, i)| graph.set_input(n, i, new));
+        }
     }
     Ok(())
+}
+
+/// The nodes that depend on a value.
+fn behind(graph: &Graph, v: Value) -> Built<FxHashSet<NodeId>> {
+    let order = graph.topo().map_err(|_| "the graph has a cycle".to_owned())?;
+    let mut all = FxHashSet::from_iter([v.node]);
+    for n in order {
+        if graph.needs(n).any(|m| all.contains(&m)) {
+            all.insert(n);
+        }
+    }
+    Ok(all)
 }
 
 /// The next value of one of the states of scaling, of whether the step was finite, of the present value and of the count of steps.

@@ -19,10 +19,13 @@ pub enum Part {
 }
 
 /// The part of each tensor; all are [`Part::Other`] if no loss is scaled.
+#[derive(Clone, Debug)]
 pub struct Parts {
     of: Vec<Part>,
     /// Tensors that nothing but the optimizer reads.
     behind: Vec<bool>,
+    /// Scaled gradients that the optimizer reads, and sums of them.
+    last: Vec<bool>,
 }
 
 impl Parts {
@@ -34,7 +37,7 @@ impl Parts {
             _ => Part::Other,
         };
         let of: Vec<Part> = graph.tensors.iter().map(given).collect();
-        let mut parts = Parts { behind: vec![false; of.len()], of };
+        let mut parts = Parts { behind: vec![false; of.len()], last: vec![false; of.len()], of };
         if parts.of.iter().all(|p| *p == Part::Other) {
             return parts;
         }
@@ -70,6 +73,9 @@ impl Parts {
                 }
             }
         }
+        for k in &graph.kernels {
+            parts.mark_last(k);
+        }
         let other = |t: TensorId| parts.of[t] == Part::Other;
         parts.behind = needed.iter().enumerate().map(|(t, needed)| other(t) && !needed).collect();
         parts
@@ -83,6 +89,35 @@ impl Parts {
     /// Whether only the optimizer computes or reads a tensor, unscaled.
     pub fn is_of_optimizer(&self, t: TensorId) -> bool {
         self.of(t) == Part::Optimizer || self.behind.get(t) == Some(&true)
+    }
+
+    /// Whether a tensor is a scaled gradient that stays f32: the optimizer reads it, or it is a sum of rows or columns. A sum may be
+    /// beyond the range of f16 though no term is, and takes little memory.
+    pub fn is_last(&self, t: TensorId) -> bool {
+        self.last.get(t) == Some(&true)
+    }
+
+    fn mark_last(&mut self, k: &Kernel) {
+        let all = self.kernel(k);
+        let at = |e: ExprId| all.get(e as usize).copied().unwrap_or_default();
+        for (_, e, _) in k.body.iter() {
+            let (Expr::Binary(_, a, b) | Expr::Select(_, a, b)) = e else { continue };
+            for (x, other) in [(*a, *b), (*b, *a)] {
+                if let (Part::Scaled, Part::Optimizer, Expr::Load { tensor, .. }) =
+                    (at(x), at(other), k.body.expr(x))
+                {
+                    self.last[*tensor] = true;
+                }
+            }
+        }
+        let sums: Vec<TensorId> = match &k.family {
+            Family::Row(r) => r.row_stores.iter().map(|s| s.tensor).collect(),
+            Family::Matmul(m) if m.m.is(1) || m.n.is(1) => k.writes(),
+            _ => vec![],
+        };
+        for t in sums.into_iter().filter(|t| self.of(*t) == Part::Scaled).collect::<Vec<_>>() {
+            self.last[t] = true;
+        }
     }
 
     /// The part of each expression of a kernel.
