@@ -167,7 +167,8 @@ fn in_half() -> Error {
 }
 
 impl Trainer {
-    /// Compiles a model for a device, with the values that it updates as states, and uploads it.
+    /// Compiles a model for a device, with the values that it updates as states, and uploads it. With [`Precision::F16`] the loss is scaled
+    /// ([`Options::loss_scale`]).
     ///
     /// # Errors
     /// Errors of [`Ports::roles`], of the compilation and of the device.
@@ -262,6 +263,12 @@ impl Trainer {
     /// The seed by which rows are shuffled. After [`Trainer::resume`] it is the checkpoint's.
     pub fn seed(&self) -> Option<u64> {
         self.order.seed()
+    }
+
+    /// The scale of the loss after the last step, if the program scales it: see [`loss_scale`](wgfc_compiler::loss_scale).
+    pub fn loss_scale(&self) -> Option<f64> {
+        let states = self.session.states_named_blocking(&[SCALE]).ok()?;
+        states.get(SCALE)?.scalars()?.first().map(|s| s.as_f64())
     }
 
     /// Runs this many steps, or fewer if `each` breaks off. `each` is called with every step in order, once its loss is

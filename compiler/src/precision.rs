@@ -427,9 +427,9 @@ fn structure(graph: &KernelGraph, k: &Kernel, parts: &Parts, d: &mut Decided) {
             let slice = graph.tensors[*tensor].ty.numel().div(len, &[]);
             let writer = graph.kernels.iter().find(|k| k.writes().contains(tensor));
             let product = writer.is_some_and(|k| matches!(k.family, Family::Matmul(_)));
-            // The gradient of a bias is a sum of the rows of a product, too, which others read.
-            let readers = || graph.kernels.iter().filter(|k| k.reads().contains(tensor)).count();
-            let whole = parts.of(*tensor) == Part::Scaled && readers() > 1;
+            // The gradient of a bias is a sum of the rows of one product, too.
+            let one = writer.is_some_and(|k| matches!(&k.family, Family::Matmul(m) if m.batch.is(1)));
+            let whole = parts.of(*tensor) == Part::Scaled && one;
             if product && !whole && !(offset - &(&Poly::var(1) * &slice)).vars().contains(&1) {
                 d.keep(*tensor, || "a slice of a sum".into());
             }
