@@ -204,7 +204,7 @@ fn what_does_not_fit_is_said_all_at_once() {
         .says("does not scale its loss")
         .says("compile the step with --loss-scale");
     wgfc(d.path(), &format!("compile|{}|-o|out2|--loss-scale", fixture("torch/residual.pt2")))
-        .exits(1)
+        .exits(2)
         .says("no seed of a backward pass")
         .says("train in f32");
     // A program without a loss.
