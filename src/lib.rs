@@ -80,7 +80,7 @@ pub use model::{Model, Place};
 pub use source::ModelFile;
 pub use train::{Trainer, Training};
 pub use wgfc_compiler as compiler;
-pub use wgfc_compiler::{Fusion, Options, Tuning};
+pub use wgfc_compiler::{Fusion, LossScale, Options, Tuning};
 pub use wgfc_ir as ir;
 pub use wgfc_ir::{Bundle, DType, Program, Tensor};
 pub use wgfc_runtime as runtime;

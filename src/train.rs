@@ -17,6 +17,7 @@ use order::Order;
 pub use roles::Roles;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use wgfc_compiler::loss_scale::SCALE;
 use wgfc_compiler::lower::random::purpose;
 use wgfc_compiler::{Precision, States};
 use wgfc_runtime::session::{Finished, StreamOptions, Value};
@@ -152,18 +153,20 @@ impl Ports {
     }
 }
 
+/// The error for a program in f16 that does not scale its loss.
 fn in_half() -> Error {
     Error::usage(
-        "a training step cannot use precision f16: gradients may be too small for it",
-        "train without --precision f16, and compile the trained model with it",
+        "this program stores values as f16 and does not scale its loss: gradients may be too small for f16",
+        "compile the step with --loss-scale, or train the model itself with --precision f16",
     )
 }
 
 impl Trainer {
-    /// Compiles a model for a device, with the values that it updates as states, and uploads it.
+    /// Compiles a model for a device, with the values that it updates as states, and uploads it. With [`Precision::F16`] the loss is scaled
+    /// ([`Options::loss_scale`]).
     ///
     /// # Errors
-    /// Errors of [`Ports::roles`], of the compilation and of the device; [`Precision::F16`].
+    /// Errors of [`Ports::roles`], of the compilation and of the device.
     ///
     /// ```no_run
     /// # fn compile(gpu: &wgfc::runtime::Gpu, training: wgfc::Training) -> Result<(), wgfc::Error> {
@@ -194,10 +197,11 @@ impl Trainer {
         roles: Roles,
         options: &Options,
     ) -> Result<Trainer, Error> {
+        let mut options = roles.options(gpu, options);
         if options.precision == Precision::F16 {
-            return Err(in_half());
+            options.loss_scale.get_or_insert_default();
         }
-        let program = file.compile(&roles.options(gpu, options))?;
+        let program = file.compile(&options)?;
         Trainer::new_as(gpu, &program, training, roles)
     }
 
@@ -223,7 +227,7 @@ impl Trainer {
     /// # Errors
     /// An error of the device.
     pub fn new_as(gpu: &Gpu, program: &Program, training: Training, roles: Roles) -> Result<Trainer, Error> {
-        if program.stats.halved.is_some() {
+        if program.stats.halved.is_some() && !program.states.iter().any(|s| s.name == SCALE) {
             return Err(in_half());
         }
         let session = Session::new_blocking(gpu, program).map_err(device_error)?;
@@ -254,6 +258,12 @@ impl Trainer {
     /// The seed by which rows are shuffled. After [`Trainer::resume`] it is the checkpoint's.
     pub fn seed(&self) -> Option<u64> {
         self.order.seed()
+    }
+
+    /// The scale of the loss after the last step, if the program scales it: see [`loss_scale`](wgfc_compiler::loss_scale).
+    pub fn loss_scale(&self) -> Option<f64> {
+        let states = self.session.states_named_blocking(&[SCALE]).ok()?;
+        states.get(SCALE)?.scalars()?.first().map(|s| s.as_f64())
     }
 
     /// Runs this many steps, or fewer if `each` breaks off. `each` is called with every step in order, once its loss is

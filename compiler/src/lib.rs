@@ -32,6 +32,7 @@ pub mod fuse;
 pub mod import;
 pub mod kernel;
 pub mod layout;
+pub mod loss_scale;
 pub mod lower;
 pub mod nest;
 pub mod options;
@@ -52,7 +53,9 @@ pub mod weights;
 
 pub use device::DeviceProfile;
 pub use error::{Diagnostic, Errors, Kind, Location, json_in_words};
-pub use options::{Activations, CacheType, Fusion, Options, Precision, States, Technique, WeightBits};
+pub use options::{
+    Activations, CacheType, Fusion, LossScale, Options, Precision, States, Technique, WeightBits,
+};
 pub use pipeline::compile;
 pub use schedule::table::Tuning;
 pub use value_info::ValueInfo;

@@ -197,6 +197,29 @@ pub enum States {
     },
 }
 
+/// The scaling of the gradients of a training step, so that f16 holds them: see [`loss_scale`](crate::loss_scale).
+///
+/// ```
+/// use wgfc_compiler::{LossScale, Options, Precision};
+/// let loss_scale = Some(LossScale { initial: 1024, ..LossScale::default() });
+/// let options = Options { precision: Precision::F16, loss_scale, ..Options::default() };
+/// # drop(options);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossScale {
+    /// The scale of the first step: a power of two up to 2^24.
+    pub initial: u32,
+    /// The scale doubles after this many steps in a row whose gradients are finite.
+    pub interval: u32,
+}
+
+impl Default for LossScale {
+    /// 65,536, and 2,000 steps.
+    fn default() -> LossScale {
+        LossScale { initial: 1 << 16, interval: 2000 }
+    }
+}
+
 /// Options of a compilation. Further options may be added: write the rest as `..Options::default()`.
 ///
 /// ```
@@ -245,6 +268,8 @@ pub struct Options {
     pub added: Vec<String>,
     /// The storage type of f32 values in memory.
     pub precision: Precision,
+    /// The model is a training step whose gradients are scaled. `None` leaves them as they are.
+    pub loss_scale: Option<LossScale>,
     /// The storage format of the weights of products.
     pub weights: WeightBits,
     /// The precision of what products multiply with quantised weights.

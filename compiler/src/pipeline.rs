@@ -5,6 +5,7 @@ use crate::fuse::Fusion;
 use crate::import::{ExternalData, Imported};
 use crate::kernel::{KernelGraph, TensorId};
 use crate::layout::Arranged;
+use crate::loss_scale;
 use crate::options::{Options, Precision};
 use crate::passes::{self, Context, Scope, Section, Watch, verify, verify_kernels};
 use crate::schedule::ScheduledGraph;
@@ -117,7 +118,13 @@ pub fn imported_by(
     observe("1-import", &|| wgfc_ir::text::print(&graph));
 
     let mut symbols = free_symbols(&graph);
+    if let Some(scale) = &options.loss_scale {
+        loss_scale::mark(&mut graph, &imported.ones, scale)?;
+    }
     crate::states::introduce(&mut graph, &options.states)?;
+    if let Some(scale) = &options.loss_scale {
+        loss_scale::apply(&mut graph, scale)?;
+    }
     amend(&mut graph)?;
     let mut warnings = imported.warnings;
     warnings.extend(crate::states::narrow(&mut graph, options.cache).map_err(Diagnostic::internal)?);

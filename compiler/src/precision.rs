@@ -17,11 +17,14 @@
 //!   layer, as nothing that reads it depends on its size;
 //! - weights that f16 cannot hold: with a value that is outside of its range or not finite, with integers that would
 //!   change, or whose norm changes by more than [`MOST_LOST`] of it, as happens for values below 6e-5;
+//! - values that the optimizer of a training step computes from gradients, once the [scale of the loss](crate::loss_scale) is taken out of
+//!   them; of scaled gradients no range is presumed, as the scale adapts to it;
 //! - values of nodes that the user [names](crate::Options::keep_f32).
 //!
 //! If the device has no f16, only weights and caches become f16: stores of 16 bits would have to be combined by
 //! atomics. If it has matrix units, operands of products that these support are rounded to f16 when they are loaded.
 
+pub mod scaled;
 pub mod values;
 
 use crate::device::DeviceProfile;
@@ -34,6 +37,7 @@ use crate::options::{CacheType, Options};
 use crate::schedule::products::few_rows;
 use crate::schedule::products::problem::{half, in_fields, sides, suits};
 use rustc_hash::{FxHashMap, FxHashSet};
+use scaled::{Part, Parts};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use values::{Value, Values};
@@ -111,7 +115,11 @@ pub fn halve(
     let units = options.profile.cooperative_matrix && options.profile.f16;
     let mut rounds = vec![];
     for (i, (k, values)) in graph.kernels.iter_mut().zip(&computed).enumerate() {
-        rounds.push(units && !decided.named.contains(&i) && operands_fit(k, values, &decided.exact));
+        let round = units && !decided.named.contains(&i) && operands_fit(k, values, &decided.exact);
+        if round {
+            bound(k, &decided.parts.kernel(k), &halved);
+        }
+        rounds.push(round);
         *k = widened(k, &halved);
         let mut body = std::mem::take(&mut k.body);
         for s in k.all_stores_mut().filter(|s| shown.get(s.tensor) == Some(&true)) {
@@ -180,6 +188,8 @@ struct Decided {
     exact: FxHashSet<TensorId>,
     /// Kernels of nodes named by the user.
     named: FxHashSet<usize>,
+    /// The parts of a training step.
+    parts: Parts,
 }
 
 impl Decided {
@@ -220,6 +230,7 @@ fn decide(
 ) -> (Decided, Vec<Vec<Value>>) {
     let little = |t: TensorId| graph.tensors[t].ty.numel().as_const().is_some_and(|n| n < LITTLE);
     let factors = factors(graph);
+    let parts = &Parts::new(graph);
     let own = |t: TensorId| match &graph.tensors[t].kind {
         _ if graph.tensors[t].ty.dtype != DType::F32 => Choice::Other,
         TensorKind::Output(i) if *i >= taps && options.profile.f16 && !little(t) => Choice::Half,
@@ -232,8 +243,10 @@ fn decide(
         TensorKind::Intermediate | TensorKind::Under(_) if !options.profile.f16 => {
             Choice::Keep("the device has no f16".into())
         }
-        // Products round their operands for matrix units anyway, so small weights are rounded in advance.
+        // Products round their operands for matrix units anyway, so small weights are rounded in advance, and small gradients so that the
+        // check for overflow reads what products do.
         TensorKind::Const(_) if little(t) && !(options.profile.f16 && factors.contains(&t)) => Choice::Small,
+        TensorKind::Intermediate if factors.contains(&t) && parts.of(t) == Part::Scaled => Choice::Half,
         TensorKind::Intermediate | TensorKind::Under(_) if little(t) => Choice::Small,
         TensorKind::Const(_) | TensorKind::Intermediate | TensorKind::Under(_) => Choice::Half,
     };
@@ -241,6 +254,7 @@ fn decide(
         why: (0..graph.tensors.len()).map(own).collect(),
         exact: FxHashSet::default(),
         named: FxHashSet::default(),
+        parts: parts.clone(),
     };
     let mut of = Values::new(graph);
     for (t, loss) in of.losses() {
@@ -265,10 +279,19 @@ fn decide(
     let normalised = normalised(graph);
     for k in &graph.kernels {
         let values = of.kernel(k);
-        structure(graph, k, &mut d);
+        structure(graph, k, parts, &mut d);
         for s in k.all_stores() {
             let Some(v) = values.get(s.value as usize) else { continue };
-            if let Some(why) = unfit(v) {
+            if parts.is_of_optimizer(s.tensor) {
+                d.exact.insert(s.tensor);
+                d.keep(s.tensor, || {
+                    "the optimizer computes or reads it, of gradients that are not scaled".into()
+                });
+            } else if parts.is_last(s.tensor) {
+                d.keep(s.tensor, || "a gradient that the optimizer reads, or a sum of one".into());
+            } else if parts.of(s.tensor) == Part::Scaled {
+                // The scale adapts to the range of gradients.
+            } else if let Some(why) = unfit(v) {
                 d.keep(s.tensor, || why);
             } else if v.terms > STREAM && normalised.contains(&s.tensor) {
                 d.keep(s.tensor, || {
@@ -283,7 +306,17 @@ fn decide(
                 }
             }
         }
-        computed.push(values);
+        computed.push(
+            parts
+                .kernel(k)
+                .into_iter()
+                .zip(values)
+                .map(|(part, v)| match part {
+                    Part::Scaled => Value::unknown(),
+                    _ => v,
+                })
+                .collect(),
+        );
     }
     // Nodes named by the user keep the tensors that their kernels write, and the weights that no other kernel reads.
     let mut kept: Vec<(&Kernel, &Arc<str>)> = vec![];
@@ -385,7 +418,7 @@ fn normalised(graph: &KernelGraph) -> FxHashSet<TensorId> {
 }
 
 /// Marks the tensors that a kernel's family stores and that are not activations.
-fn structure(graph: &KernelGraph, k: &Kernel, d: &mut Decided) {
+fn structure(graph: &KernelGraph, k: &Kernel, parts: &Parts, d: &mut Decided) {
     let long = |d: &wgfc_ir::Dim| d.as_const().is_none_or(|n| n >= LONG_ROW);
     if let Family::Row(Row { len, reductions, .. }) = &k.family {
         // The partial sums of a product, with the slices one after the other.
@@ -394,7 +427,10 @@ fn structure(graph: &KernelGraph, k: &Kernel, d: &mut Decided) {
             let slice = graph.tensors[*tensor].ty.numel().div(len, &[]);
             let writer = graph.kernels.iter().find(|k| k.writes().contains(tensor));
             let product = writer.is_some_and(|k| matches!(k.family, Family::Matmul(_)));
-            if product && !(offset - &(&Poly::var(1) * &slice)).vars().contains(&1) {
+            // The gradient of a bias is a sum of the rows of one product, too.
+            let one = writer.is_some_and(|k| matches!(&k.family, Family::Matmul(m) if m.batch.is(1)));
+            let whole = parts.of(*tensor) == Part::Scaled && one;
+            if product && !whole && !(offset - &(&Poly::var(1) * &slice)).vars().contains(&1) {
                 d.keep(*tensor, || "a slice of a sum".into());
             }
         }
@@ -527,6 +563,22 @@ fn operands_fit(k: &Kernel, values: &[Value], exact: &FxHashSet<TensorId>) -> bo
         !unfit && !k.body.reachable(&[*e]).iter().any(reads_exact)
     };
     b.len() == 1 && sums.is_empty() && fits(a) && b.iter().all(fits)
+}
+
+/// Bounds the operands of a product that are scaled gradients and are not f16 in memory, so that rounding them gives no infinity that the check
+/// for overflow, which does not round them, does not see.
+fn bound(k: &mut Kernel, parts: &[Part], halved: &[bool]) {
+    let Family::Matmul(m) = &mut k.family else { return };
+    for operand in [&mut m.a].into_iter().chain(&mut m.b) {
+        let in_memory =
+            matches!(k.body.expr(*operand), Expr::Load { tensor, .. } if halved.get(*tensor) == Some(&true));
+        if parts.get(*operand as usize) == Some(&Part::Scaled) && !in_memory {
+            for (op, most) in [(BinaryOp::Min, MOST), (BinaryOp::Max, -MOST)] {
+                let most = k.body.push(Expr::Const(Scalar::from_f64(DType::F32, most)), DType::F32);
+                *operand = k.body.push(Expr::Binary(op, *operand, most), DType::F32);
+            }
+        }
+    }
 }
 
 /// The product with operands rounded to f16 where they are not, if the device's matrix units then support it and there are rows enough for

@@ -254,6 +254,9 @@ pub struct CompileOptions {
     pub page: Option<i64>,
     #[command(flatten)]
     pub precision: PrecisionArgs,
+    /// The model is a step of training: scale its loss, so that f16 holds the gradients (`wgfc train --precision f16` does)
+    #[arg(long)]
+    pub loss_scale: bool,
     /// Compute kernels as this file says: an edited copy of what `wgfc inspect --schedule --json` prints
     #[arg(long, value_name = "FILE")]
     pub schedule_from: Option<PathBuf>,
@@ -299,6 +302,7 @@ impl CompileOptions {
             activations: self.precision.activations(),
             cache: self.precision.cache_type(),
             page: self.page,
+            loss_scale: self.loss_scale.then(wgfc::LossScale::default),
             memory_limit: self.memory_limit,
             iteration_limit: self.iteration_limit,
             ..Options::default()

@@ -193,6 +193,7 @@ pub fn refuse_compile_options(compile: &CompileOptions, random_weights: bool) ->
     unused.extend(compile.precision.activations.is_some().then_some("--activations"));
     unused.extend(compile.precision.cache.is_some().then_some("--cache"));
     unused.extend((!compile.precision.keep_f32.is_empty()).then_some("--keep-f32"));
+    unused.extend(compile.loss_scale.then_some("--loss-scale"));
     if unused.is_empty() {
         return Ok(());
     }

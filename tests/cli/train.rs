@@ -110,6 +110,44 @@ fn resumed_training_goes_on_to_the_last_bit() {
         .prints("none, 40 before");
 }
 
+/// In f16 the scale of the loss is part of the checkpoint.
+#[test]
+fn training_in_f16_resumes_to_the_last_bit() {
+    if is_skipped("training_in_f16") {
+        return;
+    }
+    let d = folder();
+    let bytes = |f: &str| std::fs::read(d.path().join(f)).unwrap();
+    let rest = format!("{}|--data|{}|--batch|8|--input|rate=0.01|--precision|f16", step(), rows());
+    train(d.path(), &format!("{rest}|--steps|20|--log|whole.csv|--checkpoint|whole.safetensors"))
+        .exits(0)
+        .prints("loss scale")
+        .prints("65536");
+    let parts = "--log|parts.csv|--checkpoint|parts.safetensors";
+    train(d.path(), &format!("{rest}|--steps|9|{parts}")).exits(0);
+    let v = train(d.path(), &format!("{rest}|--steps|20|{parts}|--resume|parts.safetensors|--json"))
+        .exits(0)
+        .json();
+    assert_eq!((&v["resumed_after"], &v["loss_scale"]), (&9.into(), &65536.0.into()));
+    assert_eq!(losses(&d.path().join("parts.csv")), losses(&d.path().join("whole.csv")));
+    assert_eq!(bytes("parts.safetensors"), bytes("whole.safetensors"));
+    let kept = wgfc::train::read_tensors(&d.path().join("whole.safetensors")).unwrap();
+    assert_eq!(kept["loss_scale.steps"].to_i64s(), Some(vec![20]));
+    // A folder that was compiled with a scaled loss trains, too; without f16 there is no scale.
+    wgfc(d.path(), &format!("compile|{}|-o|half|--precision|f16|--loss-scale", step())).exits(0);
+    let given = format!("--data|{}|--batch|8|--input|rate=0.01|--steps|3|--json", rows());
+    let v = train(d.path(), &format!("half|{given}")).exits(0).json();
+    assert_eq!(v["loss_scale"], 65536.0);
+    let v = train(d.path(), &format!("{}|{given}", step())).exits(0).json();
+    assert!(v["loss_scale"].is_null());
+    // A checkpoint of f32 has no scale, but its states begin a training in f16.
+    train(d.path(), &format!("{}|{given}|--checkpoint|f32.safetensors", step())).exits(0);
+    train(d.path(), &format!("{rest}|--steps|9|--resume|f32.safetensors"))
+        .exits(1)
+        .says("it has no states `loss_scale`");
+    train(d.path(), &format!("{rest}|--steps|9|--init|f32.safetensors")).exits(0);
+}
+
 #[test]
 fn what_does_not_fit_is_said_all_at_once() {
     if is_skipped("what_does_not_fit") {
@@ -160,11 +198,15 @@ fn what_does_not_fit_is_said_all_at_once() {
     bad(&format!("out|--data|{}|--batch|4|--input|rate=1", rows()))
         .says("state.encoder")
         .says("give the model itself");
-    // Gradients may be too small for f16.
-    bad(&format!("{known}|--precision|f16")).says("a training step cannot use precision f16");
+    // Gradients may be too small for f16 where no loss is scaled.
     wgfc(d.path(), &format!("compile|{step}|-o|half|--precision|f16")).exits(0);
     bad(&format!("half|--data|{}|--batch|4|--input|rate=1", rows()))
-        .says("a training step cannot use precision f16");
+        .says("does not scale its loss")
+        .says("compile the step with --loss-scale");
+    wgfc(d.path(), &format!("compile|{}|-o|out2|--loss-scale", fixture("torch/residual.pt2")))
+        .exits(2)
+        .says("no seed of a backward pass")
+        .says("train in f32");
     // A program without a loss.
     bad(&format!("{}|--random-data|8|--batch|4|--dim|s27=3", fixture("torch/residual.pt2")))
         .says("no output is a loss");

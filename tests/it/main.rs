@@ -50,6 +50,7 @@ mod key_parts;
 mod levels;
 mod long;
 mod loops;
+mod loss_scale;
 mod models;
 mod mutations;
 mod narrow_caches;

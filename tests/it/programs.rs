@@ -211,7 +211,7 @@ fn unlike(dispatches: &BTreeMap<String, usize>) -> Vec<String> {
     apart.map(|(name, own, core)| format!("{name}: {own} dispatches, in core ATen {core}")).collect()
 }
 
-fn torch(name: &str) -> PathBuf {
+pub fn torch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch").join(name)
 }
 

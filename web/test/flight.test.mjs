@@ -13,12 +13,11 @@ function settled(ms, late, texts = 4) {
   return flight.size;
 }
 
-test("as many runs are in flight as shorten the time of a token", () => {
-  assert.equal(settled(1, 0), 2);
-  assert.equal(settled(1, 2), 4);
+test("as many runs are in flight as take 24 ms", () => {
+  assert.equal(settled(1, 0), 8);
   assert.equal(settled(1, 10), 8);
-  assert.equal(settled(10, 2), 2);
-  // Nothing is tried where tokens take long, whatever more runs would gain.
+  assert.equal(settled(5, 2), 5);
+  assert.equal(settled(10, 2), 3);
   assert.equal(settled(200, 300), 2);
 });
 

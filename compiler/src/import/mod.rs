@@ -15,6 +15,7 @@ mod supported;
 pub use onnx::{CheckReport, Unsupported, decode, import_model, shape_inputs};
 
 pub use crate::error::close_names;
+use crate::loss_scale::Ones;
 use crate::lower::{OpError, Part};
 use crate::{Diagnostic, Errors, Kind, Location, Options};
 use std::collections::BTreeMap;
@@ -257,6 +258,8 @@ pub struct Imported {
     pub warnings: Vec<String>,
     /// The operator of each lowered node, by the node's name; nodes of subgraphs and functions are included.
     pub operators: BTreeMap<String, String>,
+    /// Scalars of 1 that the model makes like another value, of which one may be the seed of a backward pass.
+    pub ones: Vec<Ones>,
 }
 
 impl Imported {
@@ -288,7 +291,7 @@ impl Imported {
         if graph.node_ids().any(|n| graph.node(n).outputs.iter().any(|ty| ty.dtype == DType::F64)) {
             warnings.push("f64 values are computed in f32".into());
         }
-        Imported { graph, model_nodes, bytes_unfused, warnings, operators }
+        Imported { graph, model_nodes, bytes_unfused, warnings, operators, ones: vec![] }
     }
 }
 

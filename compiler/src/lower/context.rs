@@ -32,6 +32,8 @@ pub struct Lowering<'g> {
     pub run_key: Option<Value>,
     /// The number of draws since the model gave the key itself; `None` if it has not.
     pub drawn: Option<u32>,
+    /// Scalars of 1 that the model makes like another value, and that value: the seed of a backward pass is one like the loss.
+    pub ones: Vec<(Value, Value)>,
     /// The warnings for the user, without duplicates.
     pub warnings: Vec<String>,
     /// Inputs of the model whose values, if known while compiling, would allow more to be lowered.
@@ -85,6 +87,7 @@ impl<'g> Lowering<'g> {
             iteration: None,
             run_key: None,
             drawn: None,
+            ones: vec![],
             warnings: vec![],
             data_inputs: BTreeSet::new(),
         }

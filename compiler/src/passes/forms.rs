@@ -18,7 +18,8 @@ pub(super) fn halve(kernels: &mut KernelGraph, cx: &mut Context<'_>) -> Result<(
     let (weights, between, kept) = (halved.weights, halved.between, halved.kept.len());
     tracing::debug!(stage = "precision", weights, between, kept, "done");
     let state = |t: &KernelTensor| matches!(t.kind, TensorKind::State { grows: false, .. });
-    if halved.weights + halved.between > 0 && kernels.tensors.iter().any(state) {
+    let scaled = cx.options.loss_scale.is_some();
+    if !scaled && halved.weights + halved.between > 0 && kernels.tensors.iter().any(state) {
         cx.stats.warnings.push(
             "the model updates states from values stored as f16; if it is a training step, gradients may be too small for f16"
                 .into(),

@@ -62,7 +62,7 @@ impl Value {
         }
     }
     /// An unknown value of typical size.
-    fn unknown() -> Value {
+    pub fn unknown() -> Value {
         Value { typical: USUAL, unit: UNIT, ..Value::within(ALL.0, ALL.1) }
     }
     /// A whole number proven to be in this range.

@@ -96,10 +96,7 @@ impl TrainingRequest {
     /// Inputs without a value, a missing loss, pairs that do not match, a step without states.
     pub(super) fn options(&self, graph: &Graph, mut options: Options) -> Result<Options, Errors> {
         if options.precision == Precision::F16 {
-            let e = Diagnostic::unsupported(
-                "a training step cannot use precision f16: gradients may be too small for it",
-            );
-            return Err(e.help("train without it, and compile the trained model with it").into());
+            options.loss_scale.get_or_insert_default();
         }
         let given = Given {
             data: self.data.keys().map(String::as_str).collect(),

@@ -77,6 +77,9 @@ impl Report {
                 format!("{} a step, {:.1} steps/s; {} in all", time_text(s), 1.0 / s, time_text(self.ended)),
             );
         }
+        if let Some(scale) = trainer.loss_scale() {
+            row("loss scale", number(scale));
+        }
         let m = DeviceMemory::of([&*trainer.session()]);
         let parts = [("weights", m.weights), ("states", m.states), ("activations", m.activations)];
         let parts = parts.map(|(k, v)| format!("{k} {}", bytes_text(v))).join(", ");
@@ -120,6 +123,7 @@ impl Report {
                 "least": self.least.map(|l| l.loss),
                 "least_step": self.least.map(|l| l.number),
             },
+            "loss_scale": trainer.loss_scale(),
             "states": states,
             "carried": roles.states,
             "seconds": self.ended,

@@ -13,6 +13,7 @@ use super::symbols::{Required, require, require_said};
 use super::walk::{Importer, tensors, written};
 use super::{expr, schema, symbols};
 use crate::import::{Imported, close_names};
+use crate::loss_scale::Ones;
 use crate::lower::inside::Names as InsideNames;
 use crate::lower::{Lowering, check_dims};
 use crate::{Diagnostic, Errors, Location, Options};
@@ -48,6 +49,7 @@ pub fn import<'m>(
     im.nodes(&mut to, &mut scope, graph);
     outputs(im, &mut to, &mut scope, p, &names, &mut states);
     inside(im, &mut to, &mut scope, graph, options);
+    let ones: Vec<Ones> = to.ones.iter().map(|(ones, like)| Ones { ones: *ones, like: *like }).collect();
     let notes = to.finish();
     if !im.errors.is_empty() {
         return Err(Errors(std::mem::take(&mut im.errors)));
@@ -55,7 +57,9 @@ pub fn import<'m>(
     g.states.extend(states.into_iter().map(|(_, s)| s));
     let operators = std::mem::take(&mut im.operators);
     let (nodes, nan) = (schema::nodes(graph), im.weights.nan);
-    Ok(Imported::of(g, nodes, &im.bytes_unfused, notes.warnings, nan, operators))
+    let imported = Imported::of(g, nodes, &im.bytes_unfused, notes.warnings, nan, operators);
+    let ones = ones.into_iter().filter(|o| imported.graph.contains(o.ones.node)).collect();
+    Ok(Imported { ones, ..imported })
 }
 
 fn at_part(e: OpError, part: String) -> Diagnostic {

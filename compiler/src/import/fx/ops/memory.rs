@@ -141,7 +141,21 @@ fn filled(cx: &mut Cx, size: &str, v: f64) -> Lowered {
 fn like(cx: &mut Cx, v: f64) -> Lowered {
     let x = cx.tensor("self")?;
     let (dtype, want) = (cx.result_dtype(0)?, shape_of(cx, x));
-    Ok(vec![spread(cx, &Number::Float(v), dtype, &want)?])
+    let filled = spread(cx, &Number::Float(v), dtype, &want)?;
+    note_ones(cx, &Number::Float(v), filled, x);
+    Ok(vec![filled])
+}
+
+/// Notes a scalar of 1 that is made like another value.
+fn note_ones(cx: &mut Cx, n: &Number, filled: Value, like: Value) {
+    let one = match n {
+        Number::Int(n) => n.is(1),
+        Number::Float(v) => *v == 1.0,
+        _ => false,
+    };
+    if one && cx.dtype(filled).is_float() && cx.shape(filled).iter().all(|d| d.is(1)) {
+        cx.ones.push((filled, like));
+    }
 }
 
 fn full(cx: &mut Cx) -> Lowered {
@@ -152,7 +166,9 @@ fn full(cx: &mut Cx) -> Lowered {
 fn full_like(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let (dtype, want, n) = (cx.result_dtype(0)?, shape_of(cx, x), cx.number("fill_value")?);
-    Ok(vec![spread(cx, &n, dtype, &want)?])
+    let filled = spread(cx, &n, dtype, &want)?;
+    note_ones(cx, &n, filled, x);
+    Ok(vec![filled])
 }
 
 fn fill(cx: &mut Cx) -> Lowered {
