@@ -2,7 +2,7 @@
 # The npm package on a real GPU: what a page runs, in headless Chromium, under Dawn (Chromium's WebGPU) in node, and under wgpu (Firefox's) in
 # Deno.
 #
-#   scripts/gpu_web.sh pack FOLDER [PART...]   here: what the GPU machine needs, packed; PARTs are dawn, deno, native, page and chromium
+#   scripts/gpu_web.sh pack FOLDER [PART...]   here: what the GPU machine needs, packed; PARTs are dawn, deno, native, page, ort and chromium
 #   scripts/gpu_web.sh unpack FOLDER           on the GPU machine: unpacks what is in the folder; may be repeated, with other parts in it
 #   scripts/gpu_web.sh cases                   and runs all cases and checks, without and with f16 and subgroups
 #   scripts/gpu_web.sh bench                   and measures what pages do, beside the command line; JSON files in $OUT, and tables: of programs
@@ -28,7 +28,7 @@ pack() {
     local folder=$1 here=target/web/engines
     shift
     local parts=("$@")
-    [ ${#parts[@]} -gt 0 ] || parts=(dawn deno native page chromium)
+    [ ${#parts[@]} -gt 0 ] || parts=(dawn deno native page ort chromium)
     source scripts/setup.sh
     mkdir -p "$folder" "$here"
     [ -d "$here/node_modules/webgpu" ] && [ -d "$here/node_modules/deno" ] ||
@@ -45,9 +45,14 @@ pack() {
                 xz -c -T2 "$here/wgfc" >"$folder/wgfc.xz"
                 ;;
             page) pack_page "$folder" ;;
+            ort)
+                (cd web/bench && npm ci --silent)
+                tar -C web/bench/node_modules/onnxruntime-web/dist -cJf "$folder/ort.tar.xz" ort.webgpu.min.mjs \
+                    ort-wasm-simd-threaded.asyncify.mjs ort-wasm-simd-threaded.asyncify.wasm
+                ;;
             chromium) pack_chromium "$folder" "$here/chromium" ;;
             *)
-                echo "error: $part is no part; there are dawn, deno, native, page and chromium" >&2
+                echo "error: $part is no part; there are dawn, deno, native, page, ort and chromium" >&2
                 return 1
                 ;;
         esac
@@ -86,6 +91,7 @@ unpack() {
     for file in "$1"/*; do
         case $(basename "$file") in
             page.tar.xz) tar -xJf "$file" ;;
+            ort.tar.xz) mkdir -p "$work/ort" && tar -C "$work/ort" -xJf "$file" ;;
             chromium.*) cp "$file" "$work/" ;;
             *.xz)
                 xz -dc "$file" >"$work/$(basename "$file" .xz)"
@@ -179,6 +185,12 @@ bench() {
         compile "$name-measured" "$fixture" $options --generate --profile "$profile" --force
         plans+=("$name" "$name-measured")
     done
+    local states=() part name
+    for part in "" mean. square.; do
+        for name in encoder decoder threshold centre; do states+=(--state "state.$part$name=state.$part$name"); done
+    done
+    [ -d "$WGFC_PLANS/sae" ] || "$work/wgfc" compile fixtures/torch/sae_step.pt2 -q -o "$WGFC_PLANS/sae" --target web --dim s77=4096 --state-capacity any \
+        --state state.count=state.count "${states[@]}"
     for ((i = 0; i < ${#specs[@]}; i += 2)); do
         "$work/wgfc" bench "$WGFC_PLANS/${specs[i]}" --random-inputs --no-tuning --json >"$OUT/native-${specs[i]}.json"
     done
@@ -186,13 +198,24 @@ bench() {
         "$work/wgfc" bench decode "$WGFC_PLANS/$plan" --past 64 --tokens 192 --capacity 1024 --no-tuning --json >"$OUT/native-$plan.json"
     done
     "$work/wgfc" bench dispatch --json >"$OUT/native-dispatch.json"
+    "$work/wgfc" train "$WGFC_PLANS/sae" --random-data 4096 --input rate=0.001 --init state.encoder=random --init state.decoder=random --steps 100 --json >"$OUT/native-train.json"
     for engine in $(engines); do
         under "$engine" bench --json "$OUT/$engine-dispatch.json" dispatch || true
         under "$engine" bench --json "$OUT/$engine-models.json" model "${specs[@]}" || true
         under "$engine" bench --json "$OUT/$engine-decode.json" decode "${plans[@]}" || true
+        under "$engine" bench --json "$OUT/$engine-train.json" train sae x:f32:4096x768,rate:f32:=0.001 || true
     done
+    # Each in a page of its own, as its first result has the engine's download.
+    if [ -d "$work/ort" ] && [ -d "$work/chromium/chromium" ]; then
+        export WGFC_ORT=$work/ort/
+        for model in "${models[@]}"; do
+            read -r name inputs _ <<<"$model"
+            under chromium bench --json "$OUT/ort-$name.json" ort "$name" "$inputs" || true
+        done
+        under chromium bench --json "$OUT/ort-decode.json" ort-decode qwen2.5-0.5b-q4f16 || true
+    fi
     shopt -s nullglob
-    "$work/node" web/engines/table.mjs "$OUT"/{native,chromium,dawn,deno}-*.json | tee "$OUT/tables.md"
+    "$work/node" web/engines/table.mjs "$OUT"/{native,chromium,dawn,deno,ort}-*.json | tee "$OUT/tables.md"
 }
 
 shift

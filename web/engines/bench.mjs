@@ -52,9 +52,9 @@ function inputsOf(text) {
 }
 
 const { call, close } = await start();
-const result = { engine: flags.browser ? "chromium" : engine, toggles: flags.toggle, ...(await call("describe")) };
-console.log(`${result.engine} on ${result.name}`);
 const [what, ...rest] = positionals;
+const result = { engine: what.startsWith("ort") ? "onnxruntime-web" : flags.browser ? "chromium" : engine, toggles: flags.toggle, ...(await call("describe")) };
+console.log(`${result.engine} on ${result.name}`);
 const { past, tokens, capacity } = flags;
 const options = { past: Number(past), tokens: Number(tokens), capacity: Number(capacity), least: flags.least, dims: Object.fromEntries(flags.dims.split(",").map((d) => [d.split("=")[0], Number(d.split("=")[1])])) };
 const programs = ["model", "train", "ort"].includes(what) ? rest.flatMap((name, i) => (i % 2 ? [] : [[name, inputsOf(rest[i + 1])]])) : rest.map((name) => [name]);

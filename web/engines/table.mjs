@@ -39,7 +39,10 @@ print("A run that is waited for, ms; in brackets native divided by it", ["", "na
 print("A run in a row, ms", ["", "native", ...engines], ms(nativeRow, "row"));
 print("First result, ms", ["", ...engines], runs.map((n) => [n, ...engines.map((e) => digits(by[e][n]?.first))]));
 
-const decoders = names.filter((n) => engines.some((e) => by[e][n]?.perSecond));
+const steps = names.filter((n) => engines.some((e) => by[e][n]?.steps));
+const nativeSteps = (n) => n === "sae" && native.train && 1 / native.train.seconds_per_step;
+print("Training steps a second; in brackets divided by native", ["", "native", ...engines], steps.map((n) => [n, digits(nativeSteps(n)), ...engines.map((e) => `${digits(by[e][n]?.perSecond)} (${digits(by[e][n]?.perSecond / nativeSteps(n))})`)]));
+const decoders = names.filter((n) => !steps.includes(n) && engines.some((e) => by[e][n]?.perSecond));
 const tokens = (n) => native[n] && 1e9 / native[n].past[0].profile.back_to_back_ns;
 const perSecond = (n, e) => `${digits(by[e][n]?.perSecond)} (${digits(by[e][n]?.perSecond / tokens(n))})`;
 print("Tokens a second; in brackets divided by native", ["", "native", ...engines], decoders.map((n) => [n, digits(tokens(n)), ...engines.map((e) => perSecond(n, e))]));

@@ -334,8 +334,10 @@ export class Model {
     };
     const { taken } = await session.run(sized, place, copyOut, times);
     const finish = async () => {
-      await taken;
-      const pieces = staging ? await this.#read(staging, sizes, !all) : [];
+      // Both take a round trip to the browser's GPU process.
+      const reading = staging ? this.#read(staging, sizes, !all) : [];
+      await Promise.all([taken, reading]);
+      const pieces = await reading;
       const late = session.late ? pieces.pop()! : undefined;
       const values = late ? session.settle(sized, new Int32Array(late.buffer)) : sized.values;
       const shapes = session.outputShapes(values);
