@@ -9,7 +9,7 @@
 //! state = after                →  state = select(finite, after, before)     finite: whether all gradients are
 //! ```
 //!
-//! [`degree`] says which values are linear in the seed. An operator that takes linear operands to a result that is not linear reads
+//! `degree` says which values are linear in the seed. An operator that takes linear operands to a result that is not linear reads
 //! them unscaled. A value from which such an operand is made element by element is unscaled in its place, so that each gradient is
 //! unscaled once, where its last sum or product made it.
 //!

@@ -22,7 +22,7 @@ pub struct ValueInfo {
     pub dtype: DType,
     /// Extents, outermost first.
     pub shape: Vec<Dim>,
-    /// For an input that a run may leave out, the shape to which it is broadcast: see [`optional`].
+    /// For an input that a run may leave out, the shape to which it is broadcast: see [`wgfc_ir::optional`].
     pub broadcast: Option<Vec<Dim>>,
 }
 
@@ -78,6 +78,18 @@ pub fn program_values(declared: &[wgfc_ir::program::Port]) -> Vec<ValueInfo> {
 }
 
 /// The inputs or outputs of a graph.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use wgfc_compiler::value_info::{bind, graph_values};
+/// use wgfc_ir::{DType, Dim, Graph, TensorType};
+/// let mut graph = Graph::new();
+/// graph.add_input("x", TensorType::new(DType::F32, [Dim::sym("batch"), Dim::constant(13)]));
+/// let inputs = graph_values(&graph, &graph.inputs);
+/// let mut dims = BTreeMap::new();
+/// bind(&[(&inputs[0], &[4, 13])], &mut dims);
+/// assert_eq!(dims["batch"], 4);
+/// ```
 pub fn graph_values(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<ValueInfo> {
     borders
         .iter()
@@ -90,6 +102,7 @@ pub fn graph_values(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<ValueInfo
 }
 
 /// Derives values of symbols from the shapes of inputs and adds them to `dims`. Optional inputs are skipped.
+/// See the example of [`graph_values`].
 pub fn bind(given: &[(&ValueInfo, &[usize])], dims: &mut BTreeMap<String, i64>) {
     let fit = given.iter().filter(|(p, s)| p.broadcast.is_none() && p.shape.len() == s.len());
     let extents: Vec<(&Dim, i64)> = fit
