@@ -6,14 +6,13 @@
  *     const file = await trainer.save();
  */
 
-import { type LoadOptions, Model, type ModelSource, type PortInfo, type StateInfo, Tensor, type TensorLike, type TypedArray, WgfcError, load } from "./index.js";
-import { bitsOf, bufferBytes, bytesOf, isFloat, packedBytes } from "./dtypes.js";
-import { Random } from "./random.js";
-import { type Entry, parseHeader, writeHeader } from "./safetensors.js";
-import { COPY_DST, COPY_SRC, MAP_FOR_READING, MAP_READ, STORAGE, UNIFORM } from "./usage.js";
+import { type LoadOptions, type Model, type ModelSource, type PortInfo, Tensor, type TensorLike, type TypedArray, WgfcError, load } from "./index.js";
+import { type Bytes, type HostTensors, ofHost, opened, wholeWords, written } from "./checkpoint.js";
+import { bitsOf, bufferBytes, bytesOf, isFloat } from "./dtypes.js";
+import { Order, PIECE, Rows } from "./rows.js";
+import { COPY_DST, COPY_SRC, STORAGE } from "./usage.js";
 
-/** Tensors by name on the host. */
-export type HostTensors = Readonly<Record<string, TensorLike<TypedArray>>>;
+export type { HostTensors } from "./checkpoint.js";
 
 export interface TrainerOptions extends Omit<LoadOptions, "training" | "plans"> {
   /**
@@ -50,8 +49,6 @@ export interface Step {
   readonly loss: number;
 }
 
-/** Bytes are copied from and to the device in pieces of this size. */
-const PIECE = 32 << 20;
 /** The most steps or rows that a checkpoint may count. */
 const MOST = Number.MAX_SAFE_INTEGER;
 
@@ -108,10 +105,11 @@ export class Trainer {
     this.rows = this.#data[0]!.count;
     this.batch = batchOf(this.#data, batch);
     if (this.batch > this.rows) throw refused(`the data have ${this.rows} rows, fewer than the ${this.batch} of a step: give more, or a smaller \`batch\``);
+    if (!(Number.isInteger(inFlight) && inFlight > 0)) throw refused(`inFlight is ${inFlight}: it is a whole number from 1 on`);
+    if (!(typeof seed === "bigint" || Number.isSafeInteger(seed)) || seed < 0) throw refused(`seed is ${seed}: it is a whole number from 0 on`);
     for (const rows of this.#data) rows.place(model.device, this.batch);
     this.#fixed = Object.fromEntries(Object.entries(inputs).map(([name, t]) => [name, uploaded(model.device, name, t)]));
     this.#draws = model.inputs.filter((p) => p.optional && !(p.name in inputs) && purposeOf(p.name));
-    if (!(Number.isInteger(inFlight) && inFlight > 0)) throw refused(`inFlight is ${inFlight}: it is a whole number from 1 on`);
     this.#inFlight = inFlight;
     this.#anyLoss = anyLoss;
     this.#seed = BigInt(seed);
@@ -181,17 +179,9 @@ export class Trainer {
    * from it.
    */
   async save(): Promise<Blob> {
-    return this.#alone(async () => {
+    return this.#alone(() => {
       const { states, device } = this.model;
-      const [step, samples, rows] = [this.#step, this.#samples, this.rows];
-      // JSON's numbers lose bits of a 64-bit seed in JavaScript, so its text is inserted.
-      const metadata = (types: unknown) =>
-        `{"step":${step},"samples":${samples},"seed":${this.#order.seed ?? null},"rows":${rows},"types":${JSON.stringify(types ?? null)}}`;
-      const byName = new Map(states.map((s) => [s.name, s]));
-      const { header, order } = writeHeader(byName, metadata);
-      const parts: BlobPart[] = [header];
-      for (const name of order) for await (const piece of contents(device, byName.get(name)!)) parts.push(piece);
-      return new Blob(parts, { type: "application/octet-stream" });
+      return written(device, states, { step: this.#step, samples: this.#samples, seed: this.#order.seed, rows: this.rows });
     });
   }
 
@@ -342,202 +332,9 @@ function purposeOf(name: string): "seed" | "offset" | undefined {
   return plain === "seed" || plain === "offset" ? plain : undefined;
 }
 
-/** The largest number of bytes of an input's data that stay on the device. */
-const ON_DEVICE = 256 << 20;
-/** The threads of a workgroup that gathers rows. */
-const THREADS = 64;
-const GATHER = `
-@group(0) @binding(0) var<storage, read> rows: array<u32>;
-@group(0) @binding(1) var<storage, read> data: array<u32>;
-@group(0) @binding(2) var<storage, read_write> batch: array<u32>;
-@group(0) @binding(3) var<uniform> words: u32;
-
-@compute @workgroup_size(${THREADS})
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    if (id.x < words) {
-        batch[id.y * words + id.x] = data[rows[id.y] * words + id.x];
-    }
-}`;
-
-/** The rows of an input: on the device, where kernels gather them, or on the host if they are too many or no whole words. */
-class Rows {
-  readonly name: string;
-  readonly port: PortInfo;
-  readonly count: number;
-  readonly #tensor: TensorLike<TypedArray>;
-  readonly #bytes: Uint8Array<ArrayBuffer>;
-  readonly #size: number;
-  #device: { readonly pass: (rows: Uint32Array<ArrayBuffer>) => void; readonly batch: GPUBuffer; readonly buffers: readonly GPUBuffer[] } | undefined;
-
-  constructor(port: PortInfo, { dtype, shape, data }: TensorLike<TypedArray>) {
-    this.port = port;
-    this.name = port.name;
-    // The constructor checks the data.
-    this.#tensor = new Tensor(dtype, shape, data);
-    this.#bytes = bytesOf(data);
-    this.count = shape[0]!;
-    this.#size = this.#bytes.length / this.count;
-  }
-
-  /** Uploads the rows, if there is room for them, for batches of this many. */
-  place(device: GPUDevice, batch: number): void {
-    const { limits, queue } = device;
-    const words = this.#size / 4;
-    const largest = Math.min(ON_DEVICE, limits.maxBufferSize, limits.maxStorageBufferBindingSize);
-    const groups = Math.ceil(words / THREADS);
-    if (!Number.isInteger(words) || words === 0 || this.#bytes.length > largest || Math.max(batch, groups) > limits.maxComputeWorkgroupsPerDimension) return;
-    const make = (size: number, usage: number) => device.createBuffer({ label: `rows of ${this.name}`, size: Math.max(16, size), usage: usage | COPY_DST });
-    const [rows, data] = [make(4 * batch, STORAGE), make(this.#bytes.length, STORAGE)];
-    const [gathered, size] = [make(batch * this.#size, STORAGE | COPY_SRC), make(16, UNIFORM)];
-    for (let at = 0; at < this.#bytes.length; at += PIECE) queue.writeBuffer(data, at, this.#bytes, at, Math.min(PIECE, this.#bytes.length - at));
-    queue.writeBuffer(size, 0, Uint32Array.of(words));
-    const pipeline = device.createComputePipeline({ label: "rows", layout: "auto", compute: { module: device.createShaderModule({ code: GATHER }) } });
-    const entries = [rows, data, gathered, size].map((buffer, binding) => ({ binding, resource: { buffer } }));
-    const group = device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries });
-    const pass = (numbers: Uint32Array<ArrayBuffer>) => {
-      queue.writeBuffer(rows, 0, numbers);
-      const encoder = device.createCommandEncoder();
-      const pass = encoder.beginComputePass();
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, group);
-      pass.dispatchWorkgroups(groups, batch);
-      pass.end();
-      queue.submit([encoder.finish()]);
-    };
-    this.#device = { pass, batch: gathered, buffers: [rows, data, gathered, size] };
-  }
-
-  /** A tensor of these rows, which is valid until the next call. */
-  take(rows: Uint32Array<ArrayBuffer>): Tensor {
-    const { dtype, shape } = this.#tensor;
-    const extents = [rows.length, ...shape.slice(1)];
-    if (this.#device) {
-      this.#device.pass(rows);
-      return new Tensor(dtype, extents, this.#device.batch);
-    }
-    const [size, from] = [this.#size, this.#bytes];
-    const bytes = new Uint8Array(rows.length * size);
-    rows.forEach((r, i) => bytes.set(from.subarray(r * size, (r + 1) * size), i * size));
-    return Tensor.fromBytes(dtype, extents, bytes);
-  }
-
-  dispose(): void {
-    for (const b of this.#device?.buffers ?? []) b.destroy();
-  }
-}
-
-/** An endless sequence of rows, epoch after epoch. With a seed each epoch has its own order, which is that of `wgfc train`. */
-class Order {
-  readonly seed: bigint | undefined;
-  readonly #rows: number;
-  #epoch = -1;
-  #shuffled: Uint32Array | undefined;
-
-  constructor(rows: number, seed: bigint | undefined) {
-    this.#rows = rows;
-    this.seed = seed;
-  }
-
-  /** The row at position `sample` of the sequence. */
-  row(sample: number): number {
-    const [epoch, place] = [Math.floor(sample / this.#rows), sample % this.#rows];
-    if (this.seed === undefined) return place;
-    if (epoch !== this.#epoch || !this.#shuffled) {
-      const order = Uint32Array.from({ length: this.#rows }, (_, i) => i);
-      const random = new Random(this.seed, `epoch ${epoch}`);
-      for (let i = this.#rows - 1; i > 0; i--) {
-        const j = random.below(i + 1);
-        [order[i], order[j]] = [order[j]!, order[i]!];
-      }
-      [this.#epoch, this.#shuffled] = [epoch, order];
-    }
-    return this.#shuffled[place]!;
-  }
-}
-
-/** The bytes, and zeros up to a whole number of words, of which WebGPU's writes are. */
-function wholeWords(bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
-  if (bytes.length % 4 === 0) return bytes;
-  const words = new Uint8Array(Math.ceil(bytes.length / 4) * 4);
-  words.set(bytes);
-  return words;
-}
-
 function uploaded(device: GPUDevice, name: string, { dtype, shape, data }: TensorLike<TypedArray>): Tensor<GPUBuffer> {
   const tensor = new Tensor(dtype, shape, data);
   const buffer = device.createBuffer({ label: `input ${name}`, size: bufferBytes(dtype, tensor.elements), usage: STORAGE | COPY_SRC | COPY_DST });
   device.queue.writeBuffer(buffer, 0, wholeWords(bytesOf(data)));
   return new Tensor(dtype, shape, buffer);
-}
-
-/** A tensor's type, and its bytes wherever they are. */
-interface Bytes {
-  readonly dtype: TensorLike["dtype"];
-  readonly shape: readonly number[];
-  readonly size: number;
-  read(from: number, to: number): Promise<Uint8Array<ArrayBuffer>>;
-}
-
-function ofHost(tensors: HostTensors): Map<string, Bytes> {
-  return new Map(
-    Object.entries(tensors).map(([name, { dtype, shape, data }]) => {
-      const bytes = bytesOf(new Tensor(dtype, shape, data).data);
-      return [name, { dtype, shape, size: bytes.length, read: async (from, to) => bytes.subarray(from, to) }];
-    }),
-  );
-}
-
-interface Note {
-  readonly step: number;
-  readonly samples: number;
-  readonly seed: bigint | undefined;
-  readonly rows: number;
-}
-
-/** The tensors of a safetensors file, and its note if it is a checkpoint. */
-async function opened(file: Blob | Uint8Array<ArrayBuffer>): Promise<{ tensors: Map<string, Bytes>; note: Note | undefined }> {
-  const blob = file instanceof Blob ? file : new Blob([file]);
-  const read = async (from: number, to: number) => new Uint8Array(await blob.slice(from, to).arrayBuffer());
-  const where = "the file of tensors";
-  const first = await read(0, 8);
-  const start = first.length < 8 ? Infinity : 8 + Number(new DataView(first.buffer).getBigUint64(0, true));
-  if (!(start <= blob.size)) throw new WgfcError("corrupt", `${where} is not a safetensors file, or cut off`);
-  const { tensors, metadata } = parseHeader(new TextDecoder().decode(await read(8, start)), start, where);
-  const bytes = ([name, { dtype, shape, offset, bytes }]: [string, Entry]): [string, Bytes] => {
-    if (offset + bytes > blob.size) throw new WgfcError("corrupt", `${where}: "${name}" is cut off`);
-    return [name, { dtype, shape, size: bytes, read: (from, to) => read(offset + from, offset + to) }];
-  };
-  return { tensors: new Map([...tensors].map(bytes)), note: noteOf(metadata.get("wgfc")) };
-}
-
-function noteOf(text: string | undefined): Note | undefined {
-  if (text === undefined) return undefined;
-  const note = JSON.parse(text) as Readonly<Record<string, unknown>>;
-  const counts = ["step", "samples", "rows"].map((key) => note[key]);
-  if (!counts.every((n): n is number => typeof n === "number")) return undefined;
-  const [step, samples, rows] = counts as [number, number, number];
-  // The seed is read from the text, since it may have 64 bits.
-  const seed = /"seed"\s*:\s*(\d+)/.exec(text)?.[1];
-  return { step, samples, rows, seed: seed === undefined ? undefined : BigInt(seed) };
-}
-
-/** The bytes of a state, in pieces. */
-async function* contents(device: GPUDevice, { name, dtype, shape, data }: StateInfo): AsyncGenerator<Uint8Array<ArrayBuffer>> {
-  const bytes = packedBytes(dtype, shape.reduce((n, d) => n * d, 1));
-  const whole = Math.ceil(bytes / 4) * 4;
-  const staging = device.createBuffer({ label: `checkpoint of ${name}`, size: Math.min(PIECE, Math.max(whole, 4)), usage: MAP_READ | COPY_DST });
-  try {
-    for (let at = 0; at < bytes; at += PIECE) {
-      const encoder = device.createCommandEncoder();
-      encoder.copyBufferToBuffer(data, at, staging, 0, Math.min(PIECE, whole - at));
-      device.queue.submit([encoder.finish()]);
-      await staging.mapAsync(MAP_FOR_READING);
-      yield new Uint8Array(staging.getMappedRange()).slice(0, Math.min(PIECE, bytes - at));
-      staging.unmap();
-    }
-  } catch (cause) {
-    throw new WgfcError("device-lost", "the states are gone: the device was lost, or the trainer disposed of", { cause });
-  } finally {
-    staging.destroy();
-  }
 }

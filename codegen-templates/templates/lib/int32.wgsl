@@ -6,7 +6,7 @@ fn floor_div(a: i32, b: i32) -> i32 {
 
 // Remainder of floor division by a positive number.
 fn floor_mod(a: i32, b: i32) -> i32 {
-    let r = a % b;
+    let r = a - a / b * b;
     return select(r, r + b, r < 0);
 }
 
@@ -22,9 +22,10 @@ fn div_u32(a: u32, b: u32) -> u32 {
     return select(a / select(b, 1u, b == 0u), 0u, b == 0u);
 }
 
+// Vulkan leaves open what OpSRem gives for negative operands, and older wgpu passes `%` on to it: 7 % -3 is 7 on NVIDIA then.
 fn rem_i32(a: i32, b: i32) -> i32 {
     let safe = select(b, 1, b == 0 || b == -1);
-    return a % safe;
+    return a - a / safe * safe;
 }
 
 fn rem_u32(a: u32, b: u32) -> u32 {

@@ -162,7 +162,7 @@ impl Module<'_> {
                     Sub => return self.wrap(t, format!("{a} - {b}")),
                     Mul => return self.wrap(t, format!("{a} * {b}")),
                     Div | Quot if plain_divisor => format!("{a} / {b}"),
-                    Rem if plain_divisor => format!("{a} % {b}"),
+                    Rem if plain_divisor && !signed => format!("{a} % {b}"),
                     Mod if plain_divisor && !signed => format!("{a} % {b}"),
                     Div | Quot => {
                         let q = self.call(&format!("div_{suffix}"), &[a, b])?;

@@ -23,7 +23,7 @@ pub struct Request {
     /// Whether the model is a decoder that chooses tokens. Its plans are `decode` for a single token and `prefill` for prompts, and
     /// [`Request::plans`] must be empty.
     pub generate: bool,
-    /// What the caller gives to each step, if the model is a training step: inputs that it does not give become states.
+    /// The inputs that the caller gives to each step, if the model is a training step. Inputs that it does not give become states.
     pub training: Option<TrainingRequest>,
     /// The device profile in the JSON format of [`device::file`](crate::device::file).
     pub profile: Option<serde_json::Value>,

@@ -198,7 +198,7 @@ function initial(width: number): Record<string, Tensor<TypedArray>> {
   return { "state.encoder": new Tensor("f32", [width, FEATURES], encoder), "state.decoder": new Tensor("f32", [FEATURES, width], decoder) };
 }
 
-/** What features are for each row: `relu((x − centre) · encoder + threshold)`. */
+/** The activations of the features for each row: `relu((x − centre) · encoder + threshold)`. */
 function activations(x: Float32Array, of: { encoder: Float64Array; threshold: Float64Array; shift: Float64Array }, width: number): Float32Array {
   const count = x.length / width;
   const out = new Float32Array(count * FEATURES);
