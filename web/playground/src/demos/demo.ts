@@ -1,6 +1,6 @@
 /** The interface of a demo. */
 
-import { h } from "../dom.js";
+import { h, messageOf } from "../dom.js";
 
 export interface Demo {
   readonly element: HTMLElement;
@@ -16,6 +16,37 @@ export function frame(title: string, words: string, body: readonly HTMLElement[]
     h("div", { class: "demo-head" }, h("h1", {}, title), h("p", {}, words), h("button", { type: "button", "data-action": "inside", onclick: lookInside }, "Look inside")),
     ...body,
   );
+}
+
+/** A button that starts work, and stops it while it runs. `status` shows errors. */
+export class Toggle {
+  readonly button: HTMLButtonElement;
+  #running: AbortController | undefined;
+
+  constructor(label: string, action: string, status: HTMLElement, work: (signal: AbortSignal) => Promise<void>) {
+    const run = async () => {
+      if (this.#running) return this.stop();
+      const mine = (this.#running = new AbortController());
+      this.button.textContent = "Stop";
+      status.classList.remove("error");
+      delete status.dataset.done;
+      try {
+        await work(mine.signal);
+      } catch (e) {
+        if (mine.signal.aborted) return;
+        status.classList.add("error");
+        status.textContent = messageOf(e);
+      } finally {
+        if (this.#running === mine) this.#running = undefined;
+        this.button.textContent = label;
+      }
+    };
+    this.button = h("button", { type: "button", class: "primary", "data-action": action, onclick: () => void run() }, label);
+  }
+
+  stop(): void {
+    this.#running?.abort();
+  }
 }
 
 /** A colour of the style sheet in the current colour scheme, in a form that a canvas accepts. */

@@ -2,10 +2,10 @@
 
 import { type Model, Tensor, load } from "wgfc";
 import { Trainer } from "wgfc/train";
-import { h, messageOf } from "../dom.js";
+import { h } from "../dom.js";
 import { Curve } from "./curve.js";
 import { type Digits, type Weights, fetchDigits } from "./digits-data.js";
-import { css } from "./demo.js";
+import { Toggle, css } from "./demo.js";
 
 const BATCH = 64;
 /** Learning rates, each with the number of steps that are trained with it. */
@@ -28,11 +28,10 @@ export class DigitsTraining {
   readonly #curve = new Curve("The loss of each step");
   readonly #kernels = Array.from({ length: 12 }, () => h("canvas", { width: 3, height: 3 }));
   readonly #status = h("output", { class: "status training", role: "status" });
-  readonly #button = h("button", { type: "button", class: "primary", "data-action": "train", onclick: () => void this.#toggle() }, "Train from zero");
+  readonly #toggle = new Toggle("Train from zero", "train", this.#status, (signal) => this.#train(signal));
   #trainer: Trainer | undefined;
   #model: Model | undefined;
   #digits: Digits | undefined;
-  #stop: AbortController | undefined;
 
   /** `changed` is called when the classifier has learned something. */
   constructor(device: GPUDevice, changed: (classifier: Classifier | undefined) => void) {
@@ -41,35 +40,16 @@ export class DigitsTraining {
     const words =
       "A step is the loss, its gradients and Adam, as PyTorch exports them: one program, whose parameters and moments stay on the device. The classifier begins with random weights, which the guesses above then come from.";
     this.element = h("section", { class: "training" },
-      h("div", { class: "line" }, h("h2", {}, "Training in this page"), this.#button), h("p", {}, words),
+      h("div", { class: "line" }, h("h2", {}, "Training in this page"), this.#toggle.button), h("p", {}, words),
       h("div", { class: "line" }, h("figure", {}, this.#curve.element, h("figcaption", {}, "the loss, step by step")), h("figure", {}, h("div", { class: "filters" }, ...this.#kernels), h("figcaption", {}, "the first convolution's filters"))),
       this.#status,
     );
   }
 
   stop(): void {
-    this.#stop?.abort();
+    this.#toggle.stop();
     this.#trainer?.dispose();
     this.#model?.dispose();
-  }
-
-  async #toggle(): Promise<void> {
-    if (this.#stop) return this.#stop.abort();
-    const mine = (this.#stop = new AbortController());
-    this.#button.textContent = "Stop";
-    this.#status.className = "status training";
-    delete this.#status.dataset.done;
-    try {
-      await this.#train(mine.signal);
-    } catch (e) {
-      if (!mine.signal.aborted) {
-        this.#status.className = "status training error";
-        this.#status.textContent = messageOf(e);
-      }
-    } finally {
-      if (this.#stop === mine) this.#stop = undefined;
-      this.#button.textContent = "Train from zero";
-    }
   }
 
   async #train(signal: AbortSignal): Promise<void> {

@@ -3,8 +3,9 @@
 import { Tensor, type TypedArray } from "wgfc";
 import type { Generator } from "wgfc/generate";
 import { Trainer } from "wgfc/train";
-import { h, messageOf } from "../dom.js";
+import { h } from "../dom.js";
 import { Curve } from "./curve.js";
+import { Toggle } from "./demo.js";
 
 const FEATURES = 256;
 const BATCH = 256;
@@ -49,42 +50,26 @@ export class Features {
   readonly #curve = new Curve("The loss of each step");
   readonly #status = h("output", { class: "status training", role: "status" });
   readonly #list = h("ol", { class: "features" });
-  readonly #button = h("button", { type: "button", class: "primary", "data-action": "learn", onclick: () => void this.#toggle() }, "Learn features");
-  #stop: AbortController | undefined;
+  readonly #toggle = new Toggle("Learn features", "learn", this.#status, (signal) => this.#learn(signal));
 
   constructor(options: FeaturesOptions) {
     this.#options = options;
     const words =
       "The model tells itself stories, and a sparse autoencoder is trained on what they leave in its residual stream: 256 features, of which few are active for a token. A feature is shown by the words at which it is strongest; its direction steers the story.";
     this.element = h("section", { class: "training" },
-      h("div", { class: "line" }, h("h2", {}, "Features"), this.#button), h("p", {}, words),
+      h("div", { class: "line" }, h("h2", {}, "Features"), this.#toggle.button), h("p", {}, words),
       h("figure", {}, this.#curve.element, h("figcaption", {}, "the autoencoder's loss, step by step")), this.#status, this.#list,
     );
   }
 
   stop(): void {
-    this.#stop?.abort();
+    this.#toggle.stop();
   }
 
-  async #toggle(): Promise<void> {
-    if (this.#stop) return this.#stop.abort();
-    const mine = (this.#stop = new AbortController());
-    this.#button.textContent = "Stop";
-    this.#status.className = "status training";
-    delete this.#status.dataset.done;
-    try {
-      const [generator, layer] = await this.#options.generator();
-      const reading = await this.#read(generator, layer, mine.signal);
-      await this.#train(generator.model.device, reading, mine.signal);
-    } catch (e) {
-      if (!mine.signal.aborted) {
-        this.#status.className = "status training error";
-        this.#status.textContent = messageOf(e);
-      }
-    } finally {
-      if (this.#stop === mine) this.#stop = undefined;
-      this.#button.textContent = "Learn features";
-    }
+  async #learn(signal: AbortSignal): Promise<void> {
+    const [generator, layer] = await this.#options.generator();
+    const reading = await this.#read(generator, layer, signal);
+    await this.#train(generator.model.device, reading, signal);
   }
 
   /** Lets the model tell stories, and reads what they leave in its residual stream. */
