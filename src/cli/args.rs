@@ -373,7 +373,7 @@ pub struct CompileArgs {
     pub variants: Vec<VariantArg>,
     /// Compile a decoder for `wgfc generate`: plans for prompts of any length and for a single token, which share a cache; a
     /// tokenizer beside the model is copied to the folder
-    #[arg(long, conflicts_with_all = ["variants", "dims", "fixed", "taps", "added", "replaced", "state_capacity", "states", "graph_only"])]
+    #[arg(long, conflicts_with_all = ["variants", "dims", "fixed", "state_capacity", "states", "graph_only"])]
     pub generate: bool,
     /// Compile for such a device, with the speeds of --profile
     #[arg(long, value_enum, value_name = "KIND", conflicts_with_all = ["for_device", "adapter"])]

@@ -2,10 +2,9 @@
 
 use super::adapter;
 use super::args::ChatArgs;
-use super::generate::{constraint, sampling, set_up, weighted};
+use super::generate::{Further, constraint, sampling, set_up, weighted};
 use super::pictures::Pictures;
 use super::terminal::Terminal;
-use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal, Read};
 use std::time::Instant;
 use wgfc::generate::{ChatOptions, ImageFeatures, Message};
@@ -33,7 +32,7 @@ pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
         chat.waiting.push(pictures.read(path, &decoder, t)?);
     }
     let (mut generator, cache) =
-        set_up(&gpu, &decoder, (a.capacity, BTreeMap::new()), (&a.decoder, &a.speculation), &a.model, t)?;
+        set_up(&gpu, &decoder, (a.capacity, Further::default()), (&a.decoder, &a.speculation), &a.model, t)?;
     chat.request.sampling = sampling(&a.sampling, &decoder);
     chat.request.constraint = constraint(&a.form, &decoder)?;
 

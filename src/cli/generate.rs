@@ -56,8 +56,9 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     let budget = Budget::of_data(a.decoder.memory_limit);
     let context = a.context.iter().map(|c| super::inputs::given(c, "--context", &budget));
     let context = context.collect::<Result<BTreeMap<_, _>, _>>()?;
+    let further = Further { context, added: &a.added, replaced: &a.replaced };
     let (mut generator, cache) =
-        set_up(&gpu, &decoder, (capacity, context), (&a.decoder, &a.speculation), &a.model, t)?;
+        set_up(&gpu, &decoder, (capacity, further), (&a.decoder, &a.speculation), &a.model, t)?;
 
     let ready = Instant::now();
     if let Some(file) = &a.load_cache {
@@ -191,18 +192,32 @@ pub fn options(a: &DecoderArgs, cache: &mut DeviceCache, capacity: usize) -> Gen
     }
 }
 
+/// Values of further inputs of a decoder, and the tensors of the model of which some are added or take the place.
+#[derive(Default)]
+pub struct Further<'a> {
+    pub context: BTreeMap<String, Tensor>,
+    pub added: &'a [String],
+    pub replaced: &'a [String],
+}
+
 /// Compiles the decoder for the device, and loads its weights.
 pub fn set_up(
     gpu: &Gpu,
     decoder: &Decoder,
-    (capacity, context): (usize, BTreeMap<String, Tensor>),
+    (capacity, further): (usize, Further<'_>),
     (a, s): (&DecoderArgs, &SpeculationArgs),
     model: &Path,
     t: &Terminal,
 ) -> Result<(Generator, DeviceCache), Error> {
     let mut cache = DeviceCache::open(&a.cache, gpu, t);
     let own = options(a, &mut cache, capacity);
-    let options = GeneratorOptions { speculate: s.proposed(), context, ..own };
+    let options = GeneratorOptions {
+        speculate: s.proposed(),
+        context: further.context,
+        added: further.added.to_vec(),
+        replaced: further.replaced.to_vec(),
+        ..own
+    };
     let mut generator = {
         let what = match options.weights.bits() {
             0 => format!("compiling {} and loading its weights", shown(model)),

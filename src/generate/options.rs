@@ -81,6 +81,10 @@ pub struct GeneratorOptions {
     /// Values of further inputs of the model, by name, which are the same in all runs: such as `encoder_hidden_states` of the decoder of
     /// an encoder-decoder, which its encoder made.
     pub context: BTreeMap<String, Tensor>,
+    /// Tensors of the model to which all runs add what `context` has as `TENSOR.add`: see [`Options::added`](crate::Options::added).
+    pub added: Vec<String>,
+    /// Tensors of the model that `context` replaces: see [`Options::replaced`](crate::Options::replaced).
+    pub replaced: Vec<String>,
 }
 
 impl GeneratorOptions {
@@ -110,6 +114,8 @@ impl Default for GeneratorOptions {
             device_memory: None,
             speculate: 0,
             context: BTreeMap::new(),
+            added: vec![],
+            replaced: vec![],
         }
     }
 }

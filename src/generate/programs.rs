@@ -123,6 +123,8 @@ pub(super) fn common(gpu: &Gpu, decoder: &Decoder, options: &GeneratorOptions) -
         weights: options.weights,
         activations: options.activations,
         cache: options.cache,
+        added: options.added.clone(),
+        replaced: options.replaced.clone(),
         memory_limit: decoder.memory_limit(),
         ..Options::default()
     })
@@ -304,7 +306,7 @@ pub fn fused(
     };
     let context = &options.context;
     let fuse = |(o, chosen, features): (Options, Chosen, Features)| {
-        let amend = &mut |g: &mut Graph| decoder_graph(g, context, chosen, features).map(|_| ());
+        let amend = &mut |g: &mut Graph| decoder_graph(g, context, chosen, features, &o.taps).map(|_| ());
         let fused = decoder.source()?.fuse_amended(&o, amend)?;
         Ok((fused, o))
     };
@@ -342,7 +344,7 @@ pub(super) fn compile(
 ) -> Result<(Program, Caches), Error> {
     let (mut caches, mut refused) = (Caches::default(), None);
     let program = file.compile_amended(options, &mut |graph| {
-        caches = decoder_graph(graph, context, Chosen::Last, features)?;
+        caches = decoder_graph(graph, context, Chosen::Last, features, &options.taps)?;
         check(graph).map_err(|e| {
             let words = Diagnostic::unsupported(e.to_string());
             refused = Some(e);
@@ -367,7 +369,7 @@ pub(super) struct Verifier {
 pub(super) fn verifier(file: &ModelFile, options: &Options, context: &Context) -> Result<Verifier, Error> {
     let mut turns = vec![];
     let program = file.compile_amended(options, &mut |graph| {
-        decoder_graph(graph, context, Chosen::All, Features::None)?;
+        decoder_graph(graph, context, Chosen::All, Features::None, &[])?;
         turns = conditions(graph);
         Ok(())
     })?;
@@ -446,12 +448,13 @@ pub(super) fn compile_scoring(
     Ok((program, positions))
 }
 
-/// Turns the decoder's cache into states, and its outputs into the logits and the chosen token of the last position or of all.
+/// Turns the decoder's cache into states, and its outputs into the logits and the chosen token of the last position or of all, and `taps`.
 fn decoder_graph(
     graph: &mut Graph,
     context: &Context,
     chosen: Chosen,
     features: Features,
+    taps: &[String],
 ) -> Result<Caches, Errors> {
     let inputs = cached(graph, context)?;
     if features == Features::Taken && joined::width(graph).is_some() {
@@ -459,7 +462,7 @@ fn decoder_graph(
     }
     let own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
     let fixed = fixed::positions(graph, &inputs)?;
-    head::replace_outputs(graph, ids_type(&inputs), chosen, &[])?;
+    head::replace_outputs(graph, ids_type(&inputs), chosen, taps)?;
     Ok(Caches { own_ends, fixed })
 }
 

@@ -123,8 +123,11 @@ fn role(p: &ValueInfo) -> Option<Role> {
     roles::role(&p.name, p.dtype, p.shape.len())
 }
 
-/// Whether a tensor can be the value of an input, as far as the extents are known.
+/// Whether a tensor can be the value of an input, as far as the extents are known. That of an optional input is broadcast.
 fn fits(p: &ValueInfo, t: &Tensor) -> bool {
+    if p.broadcast.is_some() {
+        return p.dtype == t.dtype && t.shape.len() <= p.shape.len();
+    }
     let extent = |(d, n): (&Dim, &usize)| d.as_const().is_none_or(|d| usize::try_from(d) == Ok(*n));
     p.dtype == t.dtype && p.shape.len() == t.shape.len() && p.shape.iter().zip(&t.shape).all(extent)
 }
@@ -139,7 +142,7 @@ pub fn inputs(
     let mut found = vec![];
     let mut strange = vec![];
     let mut problems = vec![];
-    for p in ports.iter().filter(|p| p.broadcast.is_none()) {
+    for p in ports.iter().filter(|p| p.broadcast.is_none() || context.contains_key(&p.name)) {
         let given = context.get(&p.name).cloned();
         let role = if given.is_some() { Some(Role::Context) } else { role(p) };
         if let Some(t) = given.as_ref().filter(|t| !fits(p, t)) {

@@ -1,6 +1,7 @@
 //! `--tap`, `--add` and `--replace`.
 
 use super::{folder, mlp, wgfc};
+use wgfc::{Tensor, npy};
 
 #[test]
 fn a_tensor_is_added_to_and_replaced() {
@@ -42,4 +43,34 @@ fn a_tensor_is_added_to_and_replaced() {
     wgfc(d.path(), "run|out|--add|a|--random-inputs")
         .exits(1)
         .says("--add has no effect on a compiled folder");
+}
+
+/// A direction is added to the residual stream of a decoder in each run: by the model itself, and by what `compile --generate` made of it.
+#[test]
+fn texts_are_steered() {
+    if super::train::is_skipped("texts_are_steered") {
+        return;
+    }
+    let d = folder();
+    let stories = format!("{}/web/playground/models/stories", env!("CARGO_MANIFEST_DIR"));
+    for (name, value) in [("none", 0.0), ("much", 3.0)] {
+        let values: Vec<f32> = (0..64).map(|i| if i % 3 == 0 { value } else { -value }).collect();
+        npy::write(&Tensor::from_f32(vec![64], &values), &d.path().join(format!("{name}.npy"))).unwrap();
+    }
+    let text = |model: &str, rest: &str| {
+        let words =
+            "--prompt|Once upon a time|--max-new-tokens|24|--temperature|0|--adapter|software|--quiet";
+        wgfc(d.path(), &format!("generate|{model}|{words}{rest}")).exits(0).out
+    };
+    let plain = text(&stories, "");
+    let add = "|--add|Add_13|--context|Add_13.add=";
+    assert_eq!(text(&stories, "|--add|Add_13"), plain, "a run may leave it out");
+    assert_eq!(text(&stories, &format!("{add}none.npy")), plain);
+    let steered = text(&stories, &format!("{add}much.npy"));
+    assert_ne!(steered, plain);
+    wgfc(d.path(), &format!("compile|{stories}|-o|out|--generate|--add|Add_13|--tap|Add_19")).exits(0);
+    assert_eq!(text("out", ""), plain);
+    assert_eq!(text("out", "|--context|Add_13.add=much.npy"), steered);
+    let wrong = "generate|out|--prompt|Once|--context|Add_7.add=much.npy|--adapter|software";
+    wgfc(d.path(), wrong).exits(1).says("the model has no input `Add_7.add` to be given");
 }

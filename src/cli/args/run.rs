@@ -153,6 +153,14 @@ pub struct GenerateArgs {
     /// `encoder_hidden_states=encoded.npy`; may be repeated
     #[arg(long, value_name = "NAME=FILE")]
     pub context: Vec<String>,
+    /// Add to this tensor of the model in all runs what `--context TENSOR.add=FILE` gives, of the tensor's shape or broadcast to
+    /// it; may be repeated
+    #[arg(long = "add", value_name = "TENSOR")]
+    pub added: Vec<String>,
+    /// Replace this tensor of the model by what `--context TENSOR.replace=FILE` gives, and with `TENSOR.where=FILE` (bool) only
+    /// in places; may be repeated
+    #[arg(long = "replace", value_name = "TENSOR")]
+    pub replaced: Vec<String>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
