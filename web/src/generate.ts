@@ -38,9 +38,10 @@ export interface GenerateOptions {
   readonly seed?: number | bigint;
   /**
    * Tensors for inputs that the model was compiled with beside those of a decoder, in every run: what is added to tensors of the model, or
-   * takes their place (`added`, `replaced`). Their shapes are broadcast, as in `[768]` for a residual stream `[1, seq, 768]`.
+   * takes their place (`added`, `replaced`). Their shapes are broadcast, as in `[768]` for a residual stream `[1, seq, 768]`. A function gives
+   * those of each run, which takes `count` tokens behind `past` others.
    */
-  readonly inputs?: Readonly<Record<string, TensorLike>>;
+  readonly inputs?: Inputs | ((past: number, count: number) => Inputs);
   /** Additional stop tokens and stop texts. The output ends after a stop token and before a stop text. */
   readonly stop?: readonly (string | number)[];
   readonly signal?: AbortSignal;
@@ -57,6 +58,8 @@ export interface GeneratorOptions extends LoadOptions {
 }
 
 type Inputs = Readonly<Record<string, TensorLike>>;
+/** The additional inputs of a run. */
+type More = (past: number, count: number) => Inputs;
 
 /** The place of a prompt: behind the tokens so far, or instead of them. */
 type Place = "behind" | "instead";
@@ -241,7 +244,8 @@ export class Generator {
   async *#run(prompt: readonly number[], place: Place, options: GenerateOptions): AsyncGenerator<number, void, undefined> {
     const { signal, maxTokens = 256 } = options;
     const choice = new Choice(this.#sampling(options), this.#vocabulary);
-    const more = this.#more(options.inputs ?? {});
+    const given = options.inputs ?? {};
+    const more: More = typeof given === "function" ? (past, count) => this.#more(given(past, count)) : ((inputs) => () => inputs)(this.#more(given));
     const stop = this.#stop(options);
     this.#check(prompt, place);
     if (this.#busy) throw new WgfcError("shape", "the generator is at work: a text begins when the one before it has ended");
@@ -391,21 +395,22 @@ export class Generator {
   }
 
   /** Starts the runs for the tokens of a prompt. */
-  async #start(ids: readonly number[], choice: Choice, more: Inputs): Promise<Step> {
+  async #start(ids: readonly number[], choice: Choice, more: More): Promise<Step> {
     const chunk = this.#chunk();
     let at = 0;
     for (; ids.length - at > chunk; at += chunk) {
-      const inputs = { ...more, ...this.#inputs(ids.slice(at, at + chunk), this.#held()) };
+      const past = this.#held();
+      const inputs = { ...more(past, chunk), ...this.#inputs(ids.slice(at, at + chunk), past) };
       await this.model.run({ ...inputs, [CHOICE]: tensorOfWords(new Uint32Array(5)) }, { outputs: {} });
     }
     return this.#step(ids.slice(at), ids.length - at, choice, more);
   }
 
   /** Starts a run on these ids, or on the id on the device, which chooses the next token. */
-  async #step(ids: readonly number[] | Tensor<GPUBuffer>, count: number, choice: Choice, more: Inputs): Promise<Step> {
+  async #step(ids: readonly number[] | Tensor<GPUBuffer>, count: number, choice: Choice, more: More): Promise<Step> {
     const { model } = this;
     const past = this.#held();
-    const inputs = { ...more, ...this.#inputs(ids instanceof Tensor ? [0] : ids, past) };
+    const inputs = { ...more(past, count), ...this.#inputs(ids instanceof Tensor ? [0] : ids, past) };
     if (ids instanceof Tensor) inputs[this.#ids.name] = ids;
     if (choice.limited) {
       const { logits } = await model.run({ ...inputs, [CHOICE]: tensorOfWords(new Uint32Array(5)) }, { outputs: { logits: "cpu" } });

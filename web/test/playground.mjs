@@ -262,6 +262,37 @@ test("a story is steered along a direction of the residual stream", async () => 
   await fitsAPhone("steering");
 });
 
+test("what a text leaves at a token is patched into a story", async () => {
+  await open("#stories");
+  await page.waitForFunction(() => /[1-9]\d tokens/.test(document.querySelector(".stories .status")?.textContent ?? ""));
+  await page.click('.stories .primary:has-text("Stop")');
+  await page.waitForSelector('.stories .primary:has-text("Tell")');
+  await page.fill('[aria-label="How the story begins"]', "Lily was a shy");
+  await page.click(".patch summary");
+  const told = async () => {
+    await page.evaluate(() => delete document.querySelector(".stories .status").dataset.done);
+    await page.click('.stories .primary:has-text("Tell")');
+    await page.waitForFunction(() => document.querySelector(".stories .status").dataset.done !== undefined || document.querySelector(".stories .status.error"));
+    assert.equal(await page.locator(".stories .status.error").count(), 0, await text(".stories .status"));
+    return text(".story");
+  };
+  await page.fill('.tell input[type="range"]', "0");
+  // A text patched by its own row is what it was.
+  await page.fill('[aria-label="The other text"]', "Lily was a shy");
+  const plain = await told();
+  assert.match(plain, /^Lily was a shy \w/);
+  await page.fill('[aria-label="The other text"]', "Once upon a time there was a");
+  await page.click('[data-tokens="source"] .chip >> nth=0');
+  await page.selectOption('[aria-label="Layer of the patch"]', { index: 2 });
+  const patched = await told();
+  assert.notEqual(patched, plain);
+  assert.match(patched, /^Lily was a shy/);
+  await shot("patch");
+  await fitsAPhone("patch");
+  await page.click(".patch summary");
+  assert.equal(await told(), plain);
+});
+
 /** The status of a training in the page, once it is done or `enough` is true of it. */
 async function trained(enough) {
   await page.waitForFunction(

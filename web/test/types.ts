@@ -44,6 +44,7 @@ export async function generating(file: File, device: GPUDevice): Promise<void> {
   for await (const token of generator.tokens([1, 2])) console.log(token + 1);
   const { hidden } = await generator.observe([1, 2], ["hidden"], { "hidden.add": { dtype: "f32", shape: [8], data: new Float32Array(8) } });
   for await (const token of generator.tokens([1], { inputs: { "hidden.add": hidden! } })) console.log(token);
+  for await (const token of generator.tokens([1], { inputs: (past, count) => (past + count > 3 ? { "hidden.add": hidden! } : {}) })) console.log(token);
   await generator.rewind(1);
   console.log((await generator.chatPrompt(messages, { tools: [] })).length);
 }

@@ -6,6 +6,7 @@ import { h, messageOf } from "../dom.js";
 import { deviceOf } from "../runs.js";
 import { type Demo, frame } from "./demo.js";
 import { type Feature, Features, wordsOf } from "./features.js";
+import { Patch } from "./patch.js";
 
 const BEGINNINGS = ["Once upon a time", "There once was a shy", "One rainy day", "Tom was a", "Lily was a curious girl who lived by the sea. One"];
 
@@ -52,9 +53,11 @@ export async function stories(lookInside: () => void): Promise<Demo> {
     let [pieces, first] = [0, 0];
     try {
       await generator.reset();
-      const inputs = await steering();
+      const steered = await steering();
+      const patched = patch.open ? await patch.inputs(await open()) : undefined;
+      const inputs = patched ? (past: number, count: number) => ({ ...steered, ...patched(past, count) }) : steered;
       let told = prompt.value;
-      for await (const piece of generator.generate(prompt.value, { maxTokens: 220, temperature: Number(temperature.value), signal: mine.signal, inputs, ...(steer.open ? { seed: 1 } : {}) })) {
+      for await (const piece of generator.generate(prompt.value, { maxTokens: 220, temperature: Number(temperature.value), signal: mine.signal, inputs, ...(steer.open || patch.open ? { seed: 1 } : {}) })) {
         told += piece;
         first ||= performance.now() - start;
         text.append(piece);
@@ -100,7 +103,7 @@ export async function stories(lookInside: () => void): Promise<Demo> {
   const open = async (): Promise<Generator> => {
     if (generator.model.inputs.some((i) => i.name === `${LAYERS[0]}.add`)) return generator;
     status.textContent = "Compiling the model with its residual stream as inputs and outputs";
-    const made = await Generator.load("./models/stories.onnx", { device, added: LAYERS, taps: LAYERS });
+    const made = await Generator.load("./models/stories.onnx", { device, added: LAYERS, replaced: LAYERS, taps: LAYERS });
     generator.dispose();
     status.textContent = "";
     return (generator = made);
@@ -154,7 +157,8 @@ export async function stories(lookInside: () => void): Promise<Demo> {
       if (!stop) void run();
     },
   });
-  const body = h("div", { class: "stories" }, form, steer, text, status, features.element);
+  const patch = new Patch(() => generator, LAYERS, prompt);
+  const body = h("div", { class: "stories" }, form, steer, patch.element, text, status, features.element);
   const words = "A decoder of 166,000 weights and 384 tokens, which has read sixty thousand made-up stories for ten minutes. Its cache of keys and values stays on the device: a prompt is one run, and each token another.";
   void run();
   return {
