@@ -14,8 +14,6 @@ import { type KeptFile, type Source, UrlSource, concat } from "./source.js";
 /** The name of the cache that `cache: true` opens. */
 const CACHE = "wgfc";
 const CHUNK = 4 << 20;
-/** The number of chunks that are stored while the next ones are fetched. */
-const STORED = 4;
 /** Entries of the cache need addresses. This domain does not exist. */
 const BASE = "https://wgfc.invalid/";
 
@@ -38,8 +36,6 @@ interface Kept {
   readonly chunks: Set<number>;
   /** Whether chunks are still stored. */
   open: boolean;
-  /** The deletion of the file that was at the address before. */
-  replaced?: Promise<void>;
   /** Whether bytes from the cache have been returned. */
   used: boolean;
   changed: boolean;
@@ -114,7 +110,7 @@ class CachedSource implements Source {
       if (kept.validator && now && now !== kept.validator) kept.changed = true;
     };
     let pieces: Uint8Array[] = [];
-    const puts: Promise<void>[] = [];
+    let put: Promise<void> | undefined;
     for await (let piece of this.#source.stream(file, at, stop, signal, seen)) {
       if (kept.changed) {
         kept.open = false;
@@ -129,14 +125,15 @@ class CachedSource implements Source {
         const given = taken.subarray(Math.max(0, from - at), Math.max(0, to - at));
         at += taken.length;
         if (at === end && pieces.reduce((n, p) => n + p.length, 0) === end - begin) {
-          // Chunks are stored while the next ones are fetched.
-          if (puts.push(this.#put(file, kept, number, concat(pieces))) > STORED) await puts.shift();
+          // A chunk is stored while the next one is fetched.
+          await put;
+          put = this.#put(file, kept, number, concat(pieces));
         }
         if (at === end) pieces = [];
         if (given.length) yield given;
       }
     }
-    await Promise.all(puts);
+    await put;
   }
 
   /** Deletes the chunks of a file that has changed on the server after bytes from the cache were returned, and throws. */
@@ -161,7 +158,7 @@ class CachedSource implements Source {
   async #put(file: string, kept: Kept, number: number, bytes: Uint8Array): Promise<void> {
     if (!kept.open) return;
     try {
-      if (kept.chunks.size === 0 && kept.validator) await (kept.replaced ??= this.#replace(file, kept));
+      if (kept.chunks.size === 0 && kept.validator) await this.#replace(file, kept);
       await this.#cache.put(entry(kept.id, number), new Response(bytes as Uint8Array<ArrayBuffer>));
       kept.chunks.add(number);
     } catch {

@@ -52,8 +52,6 @@ export type Progress = (loaded: number, total: number) => void;
 const LARGEST_PART = 16 << 20;
 /** Parts at most this many bytes apart are fetched with one request, together with the bytes between them. */
 const GAP = 64 << 10;
-/** The number of parts whose hashes are computed while the next ones arrive. */
-const AHEAD = 3;
 /** The number of bytes after which an upload waits for the device. */
 const UNDER_WAY = 64 << 20;
 
@@ -178,29 +176,13 @@ async function* fetchRun(source: Source, run: readonly Range[], signal?: AbortSi
   const end = run.at(-1)!.offset + run.at(-1)!.bytes;
   let next = 0;
   for (let retried = -1; next < run.length; ) {
-    // Hashes of some parts are computed while the next ones arrive.
-    const ahead: Promise<[Range, Uint8Array<ArrayBuffer>]>[] = [];
-    const first = async () => {
-      const part = await ahead[0]!;
-      throwIfAborted(signal);
-      ahead.shift();
-      next++;
-      return part;
-    };
     try {
-      let broken: unknown;
-      try {
-        for await (const [job, bytes] of cut(source.stream(run[0]!.file, run[next]!.offset, end, signal), run, next)) {
-          const checked = check(job, bytes).then((): [Range, Uint8Array<ArrayBuffer>] => [job, bytes]);
-          checked.catch(() => {});
-          if (ahead.push(checked) > AHEAD) yield first();
-        }
-      } catch (e) {
-        broken = e;
+      for await (const [job, bytes] of cut(source.stream(run[0]!.file, run[next]!.offset, end, signal), run, next)) {
+        await check(job, bytes);
+        throwIfAborted(signal);
+        yield [job, bytes];
+        next++;
       }
-      // Parts that came before a stream broke off need not be read again.
-      while (ahead.length) yield first();
-      if (broken) throw broken;
     } catch (e) {
       const again = e instanceof WgfcError && (e.kind === "network" || e.kind === "corrupt");
       if (!again || retried === next) throw e;
