@@ -45,7 +45,7 @@ node --test --test-timeout 60000 test/cache.mjs
 # With the features of tests, as which it was built before.
 cargo test --workspace --locked --test cli --no-run
 WGFC=../target/debug/wgfc node playground/build.mjs
-node --test --test-timeout 120000 test/playground.mjs
+node --test --test-timeout 300000 test/playground.mjs
 WGFC=../target/debug/wgfc node --test --test-timeout 120000 test/serve.mjs
 node --test --test-timeout 300000 --test-concurrency 1 test/compile.mjs test/install.mjs
 node --test --test-timeout 900000 test/browser.mjs
