@@ -1,14 +1,13 @@
 // Measures what pages do under an engine: the speeds of the device, dispatches, runs of models, tokens.
 //
-//   node web/engines/bench.mjs [--browser] [--toggle NAME]... [--json FILE] measure | dispatch | model NAME INPUTS... | train NAME INPUTS... | decode NAME...
+//   node web/engines/bench.mjs [--browser] [--toggle NAME]... [--json FILE] [--least] WHAT
 //
-//     | ort NAME INPUTS... | ort-decode NAME...
+// WHAT is measure, dispatch, model NAME INPUTS..., train NAME INPUTS..., decode NAME..., ort NAME INPUTS... or ort-decode NAME...
 //
-// `ort` is onnxruntime-web (WGFC_ORT, web/bench/node_modules), for which NAME is a graph in fixtures/ with sizes from --dims, as in batch=1,seq=128.
-// Otherwise NAME is a folder in target/web/plans (WGFC_PLANS), which `wgfc compile --target web` wrote; INPUTS are as in
-// `pixel_values:f32:1x3x224x224` or `input_ids:i64:1x128=5`, and `rate:f32:=0.001` for one number. --least takes a device with the limits that every
-// device has. --browser measures in a page of headless Chromium (CHROMIUM, WGFC_GPU=1 for a
-// GPU) instead of in this process.
+// NAME is a folder in target/web/plans (WGFC_PLANS), which `wgfc compile --target web` wrote; for onnxruntime-web (WGFC_ORT,
+// web/bench/node_modules) a graph in fixtures/ with sizes from --dims, as in batch=1,seq=128. INPUTS are as in
+// `pixel_values:f32:1x3x224x224` or `input_ids:i64:1x128=5`, and `rate:f32:=0.001` for one number. --least takes a device with the limits
+// that every device has. --browser measures in a page of headless Chromium (CHROMIUM, WGFC_GPU=1 for a GPU) instead of in this process.
 import { writeFileSync } from "node:fs";
 import process from "node:process";
 import { parseArgs } from "node:util";

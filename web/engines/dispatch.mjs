@@ -15,6 +15,18 @@ const STORAGE = 128, COPY_SRC = 4, COPY_DST = 8;
 
 export const median = (all) => [...all].sort((a, b) => a - b)[all.length >> 1];
 
+/** Milliseconds of a run that is waited for: the median of `seconds` of runs, after others that are not counted. */
+export async function waitedFor(run, seconds) {
+  for (const until = performance.now() + 300; performance.now() < until; ) await run();
+  const all = [];
+  for (const until = performance.now() + 1000 * seconds; performance.now() < until; ) {
+    const start = performance.now();
+    await run();
+    all.push(performance.now() - start);
+  }
+  return { ms: median(all), runs: all.length };
+}
+
 const idle = (device) => soon(device, device.queue.onSubmittedWorkDone(), 64);
 
 /** Microseconds for each dispatch, by mode: `wall`, and its parts `encode`, `finish`, `submit`. Medians of `iterations`. */

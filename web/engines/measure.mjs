@@ -2,7 +2,7 @@
 import { Tensor, load } from "/dist/index.js";
 import { Generator } from "/dist/generate.js";
 import { Trainer } from "/dist/train.js";
-import { calls, dispatches, median } from "./dispatch.mjs";
+import { calls, dispatches, median, waitedFor } from "./dispatch.mjs";
 
 /** Tokens a second of the program at an address, behind `past` positions, and the time to the first token of such a prompt. */
 export async function decode(address, { past = 64, tokens = 192, rounds = 3, capacity = 1024, device } = {}) {
@@ -40,14 +40,8 @@ export async function times(address, inputs, { seconds = 1, device } = {}) {
     const given = Object.fromEntries(inputs.map(({ name, dtype, shape, value }) => [name, filled(dtype, shape, value)]));
     const first = await model.run(given);
     const firstMs = performance.now() - start;
-    for (const until = performance.now() + 300; performance.now() < until; ) await model.run(given);
-    const all = [];
-    for (const until = performance.now() + 1000 * seconds; performance.now() < until; ) {
-      const start = performance.now();
-      await model.run(given);
-      all.push(performance.now() - start);
-    }
-    const [flight, count] = [[], Math.max(8, Math.ceil((500 * seconds) / median(all)))];
+    const { ms, runs } = await waitedFor(() => model.run(given), seconds);
+    const [flight, count] = [[], Math.max(8, Math.ceil((500 * seconds) / ms))];
     const begin = performance.now();
     for (let i = 0; i < count; i++) {
       flight.push(model.run(given));
@@ -56,7 +50,7 @@ export async function times(address, inputs, { seconds = 1, device } = {}) {
     await Promise.all(flight);
     const row = (performance.now() - begin) / count;
     const [output] = Object.values(first);
-    return { ms: median(all), row, first: firstMs, runs: all.length, sum: Array.from(output.data).reduce((s, v) => s + Number(v), 0) };
+    return { ms, row, first: firstMs, runs, sum: Array.from(output.data).reduce((s, v) => s + Number(v), 0) };
   } finally {
     model.dispose();
   }

@@ -2,7 +2,7 @@
 // weights are zeros, which take as long as others.
 import { graphOf } from "/build/compiler/onnx.js";
 import { RandomBytes } from "/build/compiler/origin.js";
-import { median } from "./dispatch.mjs";
+import { waitedFor } from "./dispatch.mjs";
 
 const base = new URL("/ort/", location.href).href;
 const TYPES = { f32: "float32", i64: "int64", f16: "float16" };
@@ -25,22 +25,16 @@ function tensor(ort, { dtype, shape, value }) {
   return new ort.Tensor(TYPES[dtype], data, shape);
 }
 
-/** Milliseconds of a run that is waited for, of one in a row, and to the first result. Sizes are fixed to those of the inputs. */
+/** Milliseconds of a run that is waited for, and to the first result. Sizes are fixed to those of the inputs. */
 export async function times(fixture, inputs, { seconds = 1, dims = {} } = {}) {
   const start = performance.now();
   const { ort, made } = await session(fixture, { freeDimensionOverrides: dims });
   const feeds = Object.fromEntries(inputs.map((i) => [i.name, tensor(ort, i)]));
   await made.run(feeds);
   const first = performance.now() - start;
-  for (const until = performance.now() + 300; performance.now() < until; ) await made.run(feeds);
-  const all = [];
-  for (const until = performance.now() + 1000 * seconds; performance.now() < until; ) {
-    const start = performance.now();
-    await made.run(feeds);
-    all.push(performance.now() - start);
-  }
+  const waited = await waitedFor(() => made.run(feeds), seconds);
   await made.release();
-  return { ms: median(all), first, runs: all.length };
+  return { ...waited, first };
 }
 
 /** Tokens a second of a decoder behind `past` positions, whose caches stay on the device, with the token chosen by the page from the logits. */

@@ -336,8 +336,7 @@ export class Model {
     const finish = async () => {
       // Both take a round trip to the browser's GPU process.
       const reading = staging ? this.#read(staging, sizes, !all) : [];
-      await Promise.all([taken, reading]);
-      const pieces = await reading;
+      const [, pieces] = await Promise.all([taken, reading]);
       const late = session.late ? pieces.pop()! : undefined;
       const values = late ? session.settle(sized, new Int32Array(late.buffer)) : sized.values;
       const shapes = session.outputShapes(values);

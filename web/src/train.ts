@@ -309,9 +309,10 @@ function checkRows(data: HostTensors): void {
   const problems = all.flatMap(([name, { dtype, shape }]) =>
     shape.length === 0 || bitsOf(dtype) % 8 !== 0 ? [`"${name}" is ${dtype}[${shape.join(", ")}], which has no rows: give what is the same in each step as \`inputs\``] : [],
   );
-  const [[first, { shape: [rows] = [] }] = ["", { shape: [] }]] = all;
-  for (const [name, { shape }] of all) if (shape[0] !== rows) problems.push(`"${first}" has ${rows} rows, and "${name}" ${shape[0]}`);
-  if (all.length === 0) problems.push("there is no data to train on");
+  const [first] = all;
+  if (!first) throw refused("there is no data to train on");
+  const [name, rows] = [first[0], first[1].shape[0]];
+  for (const [other, { shape }] of all) if (shape[0] !== rows) problems.push(`"${name}" has ${rows} rows, and "${other}" ${shape[0]}`);
   if (problems.length) throw refused(problems.join("; "));
 }
 

@@ -1,8 +1,8 @@
 /** The digits on which the page trains, also changed as people draw them. */
 
-import { Tensor, type TensorLike, type TypedArray } from "wgfc";
+import { Tensor, type TypedArray } from "wgfc";
 
-/** Every so manieth digit is kept to test with. */
+/** One of so many digits is kept to test with. */
 const TESTED = 5;
 /** The number of changed copies of each digit. */
 const COPIES = 8;
@@ -63,6 +63,3 @@ function changed(image: Float32Array): Float32Array {
     }
   return out;
 }
-
-/** A tensor of which a model takes its weights, on the device. */
-export type Weights = Readonly<Record<string, TensorLike>>;

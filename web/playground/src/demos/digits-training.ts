@@ -4,7 +4,7 @@ import { type Model, Tensor, load } from "wgfc";
 import { Trainer } from "wgfc/train";
 import { h } from "../dom.js";
 import { Curve } from "./curve.js";
-import { type Digits, type Weights, fetchDigits } from "./digits-data.js";
+import { type Digits, fetchDigits } from "./digits-data.js";
 import { Toggle, css } from "./demo.js";
 
 const BATCH = 64;
@@ -87,7 +87,7 @@ export class DigitsTraining {
     const names = model.inputs.map((p) => p.name).filter((n) => n !== "image");
     return {
       async probabilities(image) {
-        const weights: Weights = Object.fromEntries(trainer.model.states.filter((s) => names.includes(s.name)).map((s) => [s.name, s]));
+        const weights = Object.fromEntries(trainer.model.states.filter((s) => names.includes(s.name)).map((s) => [s.name, s]));
         const { probabilities } = await model.run({ ...weights, image });
         return probabilities!.toNumbers();
       },
