@@ -30,6 +30,7 @@
 
 pub mod attention;
 pub mod cooperative;
+pub mod integer_tiles;
 pub mod library;
 pub mod loops;
 pub mod matmul;
@@ -62,6 +63,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("matmul_block.wgsl", include_str!("../templates/matmul_block.wgsl.tera")),
     ("matmul_block_vectors.wgsl", include_str!("../templates/matmul_block_vectors.wgsl.tera")),
     ("matmul_cooperative.wgsl", include_str!("../templates/matmul_cooperative.wgsl.tera")),
+    ("matmul_integers.wgsl", include_str!("../templates/matmul_integers.wgsl.tera")),
     ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.tera")),
     ("matmul_window.wgsl", include_str!("../templates/matmul_window.wgsl.tera")),
     ("row.wgsl", include_str!("../templates/row.wgsl.tera")),

@@ -492,6 +492,16 @@ impl Extents {
     }
 }
 
+/// The column and the row of a thread `t` among so many across and down. A subgroup of 32 that covers 4 × 8 threads reads fewer distinct
+/// vectors than one of 2 × 16.
+pub(crate) fn patch(across: u32, down: u32) -> (String, String) {
+    if across > 8 && down.is_multiple_of(4) {
+        let wide = across / 8;
+        return (format!("t % 8 + t / 32 % {wide} * 8"), format!("t / 8 % 4 + t / {} * 4", 32 * wide));
+    }
+    (format!("t % {across}"), format!("t / {across}"))
+}
+
 impl Tiled {
     /// The module's text.
     ///
@@ -504,13 +514,7 @@ impl Tiled {
         let y_lines = self.y.vectors || self.y.along_depth;
         let x = Place::new("x", s.rows, 0, self.x, x_lines, !self.whole_rows);
         let y = Place::new("y", s.cols, s.rows * s.k / 4, self.y, y_lines, !self.whole_cols);
-        // A warp that covers 4 × 8 threads reads fewer distinct vectors than one of 2 × 16.
-        let (tx, ty) = if across_x > 8 && across_y % 4 == 0 {
-            let wide = across_x / 8;
-            (format!("t % 8 + t / 32 % {wide} * 8"), format!("t / 8 % 4 + t / {} * 4", 32 * wide))
-        } else {
-            (format!("t % {across_x}"), format!("t / {across_x}"))
-        };
+        let (tx, ty) = patch(across_x, across_y);
 
         let col_vectors = s.thread_cols / 4;
         let turns = s.k / 4 / self.unroll;

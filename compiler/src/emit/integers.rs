@@ -1,6 +1,7 @@
-//! Products with few rows in integers: the parts of [`thin`](super::thin) in which they differ from those in floats.
+//! Products in integers: the words of weights and of rounded rows, and the parts of [`thin`](super::thin) products in which they differ
+//! from those in floats.
 //!
-//! A thread rounds 16 neighbours of a row, or 32 where no subgroup lets two threads share a group: `staged` holds them as bytes, four
+//! With few rows a thread rounds 16 neighbours of a row, or 32 where no subgroup lets two threads share a group: `staged` holds them as bytes, four
 //! to a word, `scales` the scale of each unit and, where weights have an offset, the scale times the unit's sum. Weights are put into
 //! words of bytes, too: those of 8 bits are such words, and of eight smaller fields the even ones make a word and the odd ones another.
 //! The bytes of rows have the same order.
@@ -8,6 +9,7 @@
 //! A float of 4 bits is two bytes whose sum is twice its value, as a byte alone would need a carry that stays in it: its magnitude,
 //! inverted if it is negative, and its sign, 0 or 1. The dot products of both words are added up.
 
+use super::handle::Handle;
 use super::thin::Staging;
 use super::wgsl::{Module, Scope};
 use crate::Diagnostic;
@@ -21,8 +23,20 @@ use wgfc_codegen_templates::thin::{Scales, Stage};
 const VECTOR: u32 = 16;
 /// The greatest magnitude of a rounded element.
 const GREATEST: &str = "127.0";
+/// 1.5 · 2²³: a float that has it added is rounded to an integer, whose lowest byte is the float's. Conversions and roundings of floats are
+/// executed at an eighth of the rate on NVIDIA's devices.
+const INTEGERS: &str = "12582912.0";
 /// Magnitudes below this one are rounded to 0, since 127 over them is no number.
 const LEAST: &str = "1e-36";
+
+/// Neighbouring weights that share a scale.
+pub(super) struct Unit {
+    /// Their integers, four to a word.
+    pub words: Vec<String>,
+    pub scale: String,
+    /// The number that is added to all of them, where any has one.
+    pub offset: Option<String>,
+}
 
 /// The weights of a block.
 pub(super) struct Weights {
@@ -130,6 +144,54 @@ impl Weights {
         Ok(())
     }
 
+    /// Whether the zero of the weights can be taken off their bytes, which are fields without a sign.
+    fn zero_in_bytes(&self) -> bool {
+        self.integers.pairs
+            && !self.integers.floats
+            && self.all().all(|f| f.offset.is_none() && (-128..=0).contains(&f.zero))
+    }
+
+    /// Whether a number is added to the integers of [`units`](Weights::units).
+    pub fn have_offsets(&self) -> bool {
+        self.integers.offsets && !self.zero_in_bytes()
+    }
+
+    /// The units of a column of one product.
+    pub fn units(&self, m: &mut Module, s: &mut Scope) -> Result<Vec<Unit>, Diagnostic> {
+        let mut out = vec![];
+        for form in self.forms.iter().flatten().flatten() {
+            let mut fours = self.words(m, s, form)?;
+            if self.integers.floats {
+                // The sum of the bytes of two words, of which a carry stays in its byte.
+                let sum = |w: &[(String, usize)]| {
+                    let ((bytes, four), (signs, _)) = (&w[0], &w[1]);
+                    let sum = format!("(({bytes} & 0x7f7f7f7fu) + {signs}) ^ ({bytes} & 0x80808080u)");
+                    (s.let_value(&sum).to_string(), *four)
+                };
+                fours = fours.chunks_exact(2).map(sum).collect();
+            }
+            fours.sort_by_key(|(_, four)| *four);
+            let zeros = if self.zero_in_bytes() { -form.zero as u32 * 0x0101_0101 } else { 0 };
+            let words = fours.into_iter().map(|(word, _)| match zeros {
+                0 => word,
+                // The highest bit of a byte is set meanwhile, from which a difference borrows.
+                z => s.let_value(&format!("(({word} | 0x80808080u) - {z:#x}u) ^ 0x80808080u")).to_string(),
+            });
+            let words = words.collect();
+            let scale = form.scale.map(|e| m.value(s, e)).transpose()?;
+            let scale = scale.map_or("1.0".to_owned(), |s| s.to_string());
+            let offset = form.offset.map(|e| m.value(s, e)).transpose()?;
+            let offset = match (offset, form.zero) {
+                _ if !self.have_offsets() => None,
+                (None, zero) => Some(format!("{scale} * {zero}.0")),
+                (Some(offset), 0) => Some(offset.to_string()),
+                (Some(offset), zero) => Some(format!("{scale} * {zero}.0 + {offset}")),
+            };
+            out.push(Unit { words, scale, offset });
+        }
+        Ok(out)
+    }
+
     /// The integers of a unit as words of four bytes, each with the number of its four.
     fn words(
         &self,
@@ -214,40 +276,16 @@ impl Weights {
                     turn.line(&format!("sum{sum} += {added};"));
                     continue;
                 }
-                let order = |i: usize| if pairs { i / 8 * 8 + i % 4 * 2 + i % 8 / 4 } else { i };
-                let fours: Vec<String> = (0..values.len() / 4)
-                    .map(|f| {
-                        let four: Vec<&str> = (f * 4..f * 4 + 4).map(|i| &*values[order(i)]).collect();
-                        turn.let_value(&format!("vec4<f32>({})", four.join(", "))).to_string()
-                    })
-                    .collect();
-                let mut greatest = format!("abs({})", fours[0]);
-                for f in &fours[1..] {
-                    greatest = format!("max({greatest}, abs({f}))");
-                }
-                let greatest = turn.let_value(&greatest);
-                let text = format!("max(max({greatest}.x, {greatest}.y), max({greatest}.z, {greatest}.w))");
-                let mut greatest = turn.let_value(&text);
-                if *width < GROUP {
-                    greatest =
-                        turn.let_value(&format!("max({greatest}, subgroupShuffleXor({greatest}, 1u))"));
-                }
-                let inverse =
-                    turn.let_value(&format!("select({GREATEST} / {greatest}, 0.0, {greatest} < {LEAST})"));
-                let scale = turn.let_value(&format!("{greatest} / {GREATEST}"));
-                let words: Vec<String> = fours
-                    .iter()
-                    .map(|f| {
-                        let word = format!("pack4xI8(vec4<i32>(round({f} * {inverse})))");
-                        turn.let_value(&word).to_string()
-                    })
-                    .collect();
+                let rounded = round(&mut turn, &values, pairs, |turn, greatest| match *width < GROUP {
+                    true => turn.let_value(&format!("max({greatest}, subgroupShuffleXor({greatest}, 1u))")),
+                    false => greatest,
+                });
+                let Rounded { words, scale } = rounded;
                 // The sums of the integers of each unit of this thread, or of its part of one.
                 let per = unit.min(*width) as usize / 4;
                 let mut of_units = vec![];
                 for words in words.chunks(per).filter(|_| offsets) {
-                    let ones = words.iter().map(|w| format!("dot4I8Packed({w}, 0x01010101u)"));
-                    let mut sum = turn.let_value(&ones.collect::<Vec<_>>().join(" + "));
+                    let mut sum = sum_of_words(&mut turn, words);
                     if *width < unit {
                         sum = turn.let_value(&format!("{sum} + subgroupShuffleXor({sum}, 1u)"));
                     }
@@ -299,6 +337,48 @@ impl Weights {
             text: std::mem::take(&mut s.text),
         })
     }
+}
+
+/// Neighbours of a row as integers of 8 bits, four to a word, times a scale.
+pub(super) struct Rounded {
+    pub words: Vec<String>,
+    pub scale: Handle,
+}
+
+/// Rounds neighbours, in the order in which [`Weights`] have their bytes if those are `pairs` of fields. The greatest magnitude of all that
+/// share a scale is made of that of these by `joined`.
+pub(super) fn round(
+    s: &mut Scope,
+    values: &[Handle],
+    pairs: bool,
+    joined: impl FnOnce(&mut Scope, Handle) -> Handle,
+) -> Rounded {
+    let order = |i: usize| if pairs { i / 8 * 8 + i % 4 * 2 + i % 8 / 4 } else { i };
+    let fours: Vec<String> = (0..values.len() / 4)
+        .map(|f| {
+            let four: Vec<&str> = (f * 4..f * 4 + 4).map(|i| &*values[order(i)]).collect();
+            s.let_value(&format!("vec4<f32>({})", four.join(", "))).to_string()
+        })
+        .collect();
+    let magnitudes = fours.iter().map(|f| format!("abs({f})"));
+    let greatest = magnitudes.reduce(|a, b| format!("max({a}, {b})")).unwrap_or_default();
+    let greatest = s.let_value(&greatest);
+    let text = format!("max(max({greatest}.x, {greatest}.y), max({greatest}.z, {greatest}.w))");
+    let greatest = s.let_value(&text);
+    let greatest = joined(s, greatest);
+    let inverse = s.let_value(&format!("select({GREATEST} / {greatest}, 0.0, {greatest} < {LEAST})"));
+    let scale = s.let_value(&format!("{greatest} / {GREATEST}"));
+    let mut word = |f: &String| {
+        let word = format!("pack4xU8(bitcast<vec4<u32>>({f} * {inverse} + {INTEGERS}))");
+        s.let_value(&word).to_string()
+    };
+    Rounded { words: fours.iter().map(&mut word).collect(), scale }
+}
+
+/// The sum of the integers in words.
+pub(super) fn sum_of_words(s: &mut Scope, words: &[String]) -> Handle {
+    let ones = words.iter().map(|w| format!("dot4I8Packed({w}, 0x01010101u)"));
+    s.let_value(&ones.collect::<Vec<_>>().join(" + "))
 }
 
 /// The word of a load, with the fields that the form has, and the load's number among them.

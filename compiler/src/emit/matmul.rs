@@ -8,7 +8,9 @@
 
 use super::handle::Handle;
 use super::wgsl::{Module, Scope, reg_type};
-use super::{EmitContext, EmittedKernel, cooperative, fold_workgroups, template_error, thin, window};
+use super::{
+    EmitContext, EmittedKernel, cooperative, fold_workgroups, integer_tiles, template_error, thin, window,
+};
 use crate::Diagnostic;
 use crate::kernel::bindings::Bindings;
 use crate::kernel::dependence::var_bit;
@@ -43,6 +45,7 @@ pub(super) fn emit(
             ));
         }
         Product::Cooperative(s) => return cooperative::emit(kernel, [x, y], cx, s),
+        Product::TiledIntegers(s) => return integer_tiles::emit(kernel, [x, y], cx, s),
         Product::Window(s) => return window::emit(kernel, [x, y], cx, s),
         Product::Tiled(_) | Product::Block(_) | Product::Serial(_) => {}
     }
@@ -159,7 +162,11 @@ pub(super) fn emit(
             let blocks = &rows.ceil_div(i64::from(block[0])) * &cols.ceil_div(i64::from(block[1]));
             (wgsl, threads, 0, (&blocks * batch).ceil_div(i64::from(threads)))
         }
-        Product::Thin(_) | Product::Cooperative(_) | Product::Window(_) | Product::Serial(_) => {
+        Product::Thin(_)
+        | Product::Cooperative(_)
+        | Product::TiledIntegers(_)
+        | Product::Window(_)
+        | Product::Serial(_) => {
             return Err(Diagnostic::internal("a schedule of another template"));
         }
     };

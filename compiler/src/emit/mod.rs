@@ -12,6 +12,7 @@ mod halves;
 mod handle;
 mod held;
 pub mod index;
+mod integer_tiles;
 mod integers;
 mod lanes;
 pub mod loops;

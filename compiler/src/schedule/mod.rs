@@ -151,6 +151,7 @@ impl Schedule {
             (Schedule::BlockedLoop(s), Family::StagedLoop(_)) => s.threads,
             (Schedule::SpreadLoop(s), Family::StagedLoop(_)) => s.threads,
             (Schedule::Product(products::Product::Tiled(s)), Family::Matmul(_)) => s.shape.threads(),
+            (Schedule::Product(products::Product::TiledIntegers(s)), Family::Matmul(_)) => s.shape.threads(),
             (Schedule::Product(products::Product::Cooperative(s)), Family::Matmul(_)) => {
                 s.shape.subgroups() * s.subgroup
             }

@@ -177,7 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_schedule() -> impl Strategy<Value = Schedule> {
-        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..22usize).prop_map(
+        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..23usize).prop_map(
             |([a, b, c, d, e, f, g, h], [p, q, r], which)| {
                 use {attention::Attention, products::Product};
                 let tile = TileShape { rows: a, cols: b, k: c, thread_rows: d, thread_cols: e, split: f };
@@ -223,6 +223,11 @@ mod tests {
                         shape: blocks,
                         ahead: h,
                         subgroup: g,
+                    })),
+                    22 => Schedule::Product(Product::TiledIntegers(products::TiledIntegers {
+                        shape: tile,
+                        buffers: g,
+                        rows_first: q,
                     })),
                     7 => Schedule::Product(Product::Thin(products::Thin {
                         shape: few,

@@ -94,6 +94,7 @@ fields! {
     ThinShape { rows, k, cols, across, lanes, unroll, depth_first }
     products::Tiled { shape, buffers, unroll, rows_first }
     products::Cooperative { shape, ahead = 1, subgroup }
+    products::TiledIntegers { shape, buffers, rows_first }
     // The words before the fields say whether it computes in integers.
     products::Thin { shape, staged, bytes, subgroup; integers: false }
     products::window::Window { threads, rows, cols }
@@ -141,6 +142,7 @@ impl Schedule {
             Schedule::SpreadLoop(s) => (s.write("", &mut out), "staged_loop spread"),
             Schedule::Product(Product::Tiled(s)) => (s.write("", &mut out), "product tiled"),
             Schedule::Product(Product::Cooperative(s)) => (s.write("", &mut out), "product cooperative"),
+            Schedule::Product(Product::TiledIntegers(s)) => (s.write("", &mut out), "product tiled integers"),
             Schedule::Product(Product::Thin(s)) => {
                 (s.write("", &mut out), if s.integers { "product integers" } else { "product thin" })
             }
@@ -194,6 +196,9 @@ impl FromStr for Schedule {
             ["staged_loop", "blocked"] => Schedule::BlockedLoop(Part::read("", g)?),
             ["staged_loop", "spread"] => Schedule::SpreadLoop(Part::read("", g)?),
             ["product", "tiled"] => Schedule::Product(products::Product::Tiled(Part::read("", g)?)),
+            ["product", "tiled", "integers"] => {
+                Schedule::Product(products::Product::TiledIntegers(Part::read("", g)?))
+            }
             ["product", "cooperative"] => {
                 Schedule::Product(products::Product::Cooperative(Part::read("", g)?))
             }
@@ -220,7 +225,7 @@ impl FromStr for Schedule {
             }
             _ => {
                 return Err(format!(
-                    "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, select, path, merge), loop, staged_loop, staged_loop blocked, staged_loop spread, product (tiled, cooperative, \
+                    "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, select, path, merge), loop, staged_loop, staged_loop blocked, staged_loop spread, product (tiled, tiled integers, cooperative, \
                      thin, integers, window, block, serial), attention (tiled, decode, streamed, cooperative) and steps",
                     words.join(" ")
                 ));

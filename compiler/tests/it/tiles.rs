@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use wgfc_compiler::emit::EmittedKernel;
 use wgfc_compiler::kernel::*;
 use wgfc_compiler::schedule::products::problem::{Problem, problem};
-use wgfc_compiler::schedule::products::{self, BLOCKS, COOPERATIVE, Product, SINGLE, TILES, VECTOR_BLOCKS};
+use wgfc_compiler::schedule::products::{
+    self, BLOCKS, COOPERATIVE, INTEGER_TILES, Product, SINGLE, TILES, TileShape, VECTOR_BLOCKS,
+};
 use wgfc_ir::{DType, Dim, Poly};
 
 /// Checks `out = a · b + bias` on all adapters with a given geometry.
@@ -348,6 +350,15 @@ fn rounded(row: &[f64]) -> Vec<f64> {
 /// Checks a product with few rows with the chosen geometry and some others.
 fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
     let mut case = Case::new(&[]);
+    let (kernel, _) = g.kernel(&mut case);
+    let candidates = thin_candidates(&case, &kernel, others).into_iter().map(Some);
+    let chosen = (!g.rounded).then_some(None);
+    check_gemv_as(gpus, g, chosen.into_iter().chain(candidates));
+}
+
+/// Compares a product in forced shapes, or in that which is chosen, with one in f64.
+fn check_gemv_as(gpus: &[Gpu], g: Gemv, shapes: impl IntoIterator<Item = Option<Shape>>) {
+    let mut case = Case::new(&[]);
     let (kernel, t) = g.kernel(&mut case);
     let [rows, depth, cols] = [g.rows, g.depth, g.cols].map(|d| d as usize);
     let mut bytes = BTreeMap::new();
@@ -381,9 +392,7 @@ fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
             want[usize::from(second)].push(value);
         }
     }
-    let candidates = thin_candidates(&case, &kernel, others).into_iter().map(Some);
-    let chosen = (!g.rounded).then_some(None);
-    for forced in chosen.into_iter().chain(candidates) {
+    for forced in shapes {
         let emit = |cx: &Cx| {
             let e = emit_as(&kernel, cx, forced).unwrap();
             e.check().unwrap();
@@ -462,6 +471,43 @@ fn thin_products_in_integers() {
             check_gemv(&gpus, g(8, 448, 20), 1);
         }
     }
+}
+
+/// Tiles of integers, each with whole and with partial tiles of rows and columns, one or several steps, and stores of vectors or not.
+#[test]
+fn tiled_products_in_integers() {
+    let gpus = gpus();
+    use DType::*;
+    let tiled = |shape: TileShape, buffers| {
+        Shape::Exactly(Product::TiledIntegers(products::TiledIntegers {
+            shape,
+            buffers,
+            rows_first: shape.rows > 32,
+        }))
+    };
+    let exactly = |shape| Some(tiled(shape, 1));
+    for (i, weights) in [U8, I8, U4, I4, U2, I2].into_iter().enumerate() {
+        let g = |rows, depth, cols| Gemv { weights, rounded: true, rows, ..Gemv::plain(depth, cols, false) };
+        let i = i as i64;
+        check_gemv_as(
+            &gpus,
+            g([1, 8, 2, 22, 29, 36][i as usize], 128, 61 + i),
+            [exactly(INTEGER_TILES[INTEGER_TILES.len() - 1])],
+        );
+        check_gemv_as(&gpus, Gemv { input: F16, ..g(19, 192, 64) }, [Some(tiled(INTEGER_TILES[7], 2))]);
+    }
+    for shape in INTEGER_TILES {
+        let depth = i64::from(shape.k) * 2;
+        let (rows, cols) = (i64::from(shape.rows) + 3, i64::from(shape.cols));
+        let g = |rows, cols| Gemv { weights: U4, rounded: true, rows, ..Gemv::plain(depth, cols, false) };
+        check_gemv_as(&gpus, g(rows, cols + 5), [exactly(*shape), Some(tiled(*shape, 2))]);
+        check_gemv_as(&gpus, Gemv { split: Some(5), ..g(rows - 3, cols) }, [exactly(*shape)]);
+    }
+    let mut case = Case::new(&[]);
+    let g = Gemv { weights: U4, rounded: true, rows: 40, ..Gemv::plain(96, 40, false) };
+    let (kernel, _) = g.kernel(&mut case);
+    let e = case.with_context(|cx| emit_as(&kernel, cx, exactly(INTEGER_TILES[7])).unwrap_err());
+    assert!(e.message.contains("does not fit"), "{e}");
 }
 
 #[test]
@@ -628,7 +674,7 @@ fn choices() {
             Product::Tiled(_) => "tiled",
             Product::Thin(_) => "thin",
             Product::Serial(_) => "serial",
-            Product::Cooperative(_) | Product::Window(_) | Product::Block(_) => "another",
+            _ => "another",
         };
         assert_eq!(template, want, "{what} {d:?}: {chosen:?}");
     }

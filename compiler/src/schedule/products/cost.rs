@@ -6,7 +6,7 @@
 use super::integers::Integers;
 use super::problem::Problem;
 use super::window::Window;
-use super::{Block, Contiguous, Cooperative, Product, Thin, ThinShape, Tiled};
+use super::{Block, Contiguous, Cooperative, Product, Thin, ThinShape, Tiled, TiledIntegers};
 use crate::cost::memory::{SECTOR, SUBGROUP};
 use crate::cost::{Expected, Launch};
 use crate::device::DeviceProfile;
@@ -18,6 +18,9 @@ const OTHER_REGISTERS: u32 = 24;
 const SERIAL_LOADS: f64 = 16.0;
 /// Bytes of a sum.
 const SUM: f64 = 4.0;
+/// Operations that round an element of a row: its magnitude, a share of the greatest, a multiply-add, and shares of a word of four and of
+/// their sum.
+const ROUNDED: f64 = 4.0;
 
 /// Estimated time in [cycles](crate::device::Speeds::cycle).
 pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
@@ -30,6 +33,7 @@ fn launch(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -
     Some(match g {
         Product::Tiled(t) => tiled(t, p, &sizes),
         Product::Cooperative(c) => cooperative(c, p, &sizes, device),
+        Product::TiledIntegers(t) => tiled_integers(t, p, &sizes)?,
         Product::Thin(t) => thin(t, p, &sizes),
         Product::Window(w) => window(w, p, &sizes, device)?,
         Product::Block(b) if b.width == 4 => vectors(b, p, &sizes, device),
@@ -195,6 +199,46 @@ fn cooperative(
     }
 }
 
+fn tiled_integers(t: &TiledIntegers, p: &Problem, s: &Sizes) -> Option<Launch> {
+    /// Multiply-adds that take as long as the dot product of two words: they are executed at half the rate on NVIDIA's devices.
+    const DOT: f64 = 2.0;
+    let integers = p.integers?;
+    let shape = t.shape;
+    let [rows, cols, k, mr, mc] =
+        [shape.rows, shape.cols, shape.k, shape.thread_rows, shape.thread_cols].map(f64::from);
+    let (threads, unit) = (f64::from(shape.threads()), f64::from(integers.unit));
+    let steps = (s.depth / k).ceil();
+    let terms = steps * k;
+    // A unit's dot product is made a float and scaled, and the sum of its row is added.
+    let scaled = if integers.offsets { 4.0 } else { 3.0 };
+    let gathered = if p.fours[0] { 0.0 } else { rows };
+    let read = if p.fours[0] { rows / 4.0 } else { rows };
+    let row = if p.fours[0] { p.making[0].element(4.0) } else { p.making[0].value };
+    let fetched = terms * (rows * s.bytes[0] + cols * p.bits / 8.0);
+    Some(Launch {
+        workgroups: s.blocks(rows, cols),
+        threads,
+        registers: 2.0 * mr * mc + mr + mc + f64::from(OTHER_REGISTERS),
+        kind: Kind::Tiles,
+        workgroup_bytes: f64::from(t.workgroup_bytes(integers.unit, integers.offsets)),
+        memory: s.memory(p),
+        multiply_adds: DOT * terms * rows * cols / 4.0,
+        operations: terms
+            * (rows * (row + ROUNDED)
+                + cols * (unpacked(integers) + p.making[1].value / unit)
+                + rows * cols * scaled / unit),
+        loads: terms * (read + cols * p.bits / 128.0),
+        gathered: terms * gathered,
+        shared: terms * (threads * (mr + mc) + rows + cols),
+        cached: fetched,
+        fetched,
+        stored: rows * cols * SUM,
+        barriers: if t.buffers == 2 { steps } else { 2.0 * steps },
+        steps,
+        ..Launch::default()
+    })
+}
+
 fn window(w: &Window, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Option<Launch> {
     let work = p.windows.iter().find(|o| o.rows == w.rows && o.cols == w.cols)?;
     let blocks = s.blocks(f64::from(w.rows), f64::from(w.cols));
@@ -313,19 +357,24 @@ pub fn in_registers(t: ThinShape, p: &Problem, integers: bool, device: &DevicePr
     fits && least * t.threads() <= device.core_registers
 }
 
+/// Operations that put the integer of a weight into a byte.
+fn unpacked(integers: Integers) -> f64 {
+    match integers {
+        // Of eight floats of 4 bits, each in two bytes.
+        Integers { floats: true, .. } => 17.0 / 8.0,
+        // A mask and half a shift for four fields of less than 8 bits.
+        Integers { pairs: true, .. } => 0.375,
+        _ => 0.0,
+    }
+}
+
 fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     /// Lanes whose sums are added up at once.
     const FOLD: f64 = 8.0;
     /// Operations around a block of a single element.
     const NARROW: f64 = 6.0;
-    /// Operations that put a field of less than 8 bits into a byte: a mask and half a shift for four.
-    const UNPACKED: f64 = 0.375;
-    /// Operations that put a float of 4 bits into two bytes: 17 for eight.
-    const UNPACKED_FLOAT: f64 = 2.125;
     /// Operations that scale the dot product of a unit.
     const SCALED: f64 = 4.0;
-    /// Operations that round an element of a row: its magnitude, a share of the greatest, a product, two conversions, a word of four, their sum.
-    const ROUNDED: f64 = 8.0;
     let t = g.shape;
     let [rows, k, cols, across, lanes, unroll] =
         [t.rows, t.k, t.cols, t.across, t.lanes, t.unroll].map(f64::from);
@@ -360,14 +409,7 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     };
     let words = if integers.is_some_and(|i| i.floats) { 2.0 } else { 1.0 };
     let made = match integers {
-        Some(i) => {
-            let fields = match i {
-                Integers { floats: true, .. } => UNPACKED_FLOAT,
-                Integers { pairs: true, .. } => UNPACKED,
-                _ => 0.0,
-            };
-            fields + (p.making[1].value + rows * SCALED) / unit
-        }
+        Some(i) => unpacked(i) + (p.making[1].value + rows * SCALED) / unit,
         None => p.making[1].element(wide),
     };
     let rounding = if integers.is_some() { ROUNDED } else { 0.0 };

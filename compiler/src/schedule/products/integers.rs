@@ -1,16 +1,16 @@
-//! Products of few rows with quantised weights, computed in integers.
+//! Products with quantised weights, computed in integers.
 //!
 //! Rows are rounded to 8 bits in groups of [`GROUP`] elements with a scale each (the greatest magnitude over 127), which is what
 //! llama.cpp and the accuracy level 4 of ONNX Runtime's `MatMulNBits` do. Four products of bytes are then one instruction,
 //! `dot4I8Packed`, and a weight of 4 bits needs no conversion.
 
 use super::problem::{Operands, Problem};
-use super::{Room, Thin, ThinShape};
+use super::{Room, Thin, ThinShape, TileShape, TiledIntegers};
 use crate::device::DeviceProfile;
 use crate::kernel::integers::affine;
 use crate::kernel::substitute::{K, substitute};
 use crate::kernel::{Body, GROUP, Kernel};
-use wgfc_ir::{Class, Poly};
+use wgfc_ir::{Class, Dim, Poly};
 
 /// The least number of elements that share a scale.
 pub const LEAST: u32 = 16;
@@ -42,6 +42,30 @@ impl Integers {
     /// Bytes of what is kept for a unit: its scale, and its sum where that is needed.
     pub fn scale_bytes(self) -> u32 {
         if self.offsets { 8 } else { 4 }
+    }
+}
+
+impl TiledIntegers {
+    /// Whether a product of this depth has whole steps for it, and its parts are whole.
+    pub fn suits(&self, depth: &Dim) -> bool {
+        let TileShape { rows, cols, k, thread_rows, thread_cols, split } = self.shape;
+        let whole = |n: u32, of: u32| n > 0 && of > 0 && of.is_multiple_of(n);
+        split == 1
+            && matches!(self.buffers, 1 | 2)
+            && whole(GROUP, k)
+            && whole(4, thread_rows)
+            && whole(4, thread_cols)
+            && whole(thread_rows, rows)
+            && whole(thread_cols, cols)
+            && depth.as_const().is_some_and(|depth| depth % i64::from(k) == 0)
+    }
+
+    /// Bytes of workgroup memory, with scales, and maybe offsets, of so many neighbours along k.
+    pub fn workgroup_bytes(&self, unit: u32, offsets: bool) -> u32 {
+        let TileShape { rows, cols, k, .. } = self.shape;
+        let (groups, units) = (k / GROUP, k / unit.max(1));
+        let sums = if offsets { units * (rows + cols) } else { 0 };
+        self.buffers * ((rows + cols) * k + 4 * (groups * rows + units * cols + sums))
     }
 }
 

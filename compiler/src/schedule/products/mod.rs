@@ -36,6 +36,8 @@ pub enum Product {
     Tiled(Tiled),
     /// Tiles in workgroup memory, multiplied by matrix units.
     Cooperative(Cooperative),
+    /// Tiles of integers in workgroup memory, of rows that are rounded.
+    TiledIntegers(TiledIntegers),
     /// All of a few rows in every thread, k shared out.
     Thin(Thin),
     /// A block of results a thread, their sums written out.
@@ -76,6 +78,17 @@ impl Cooperative {
         let steps = i64::from(self.ahead * self.shape.k);
         self.ahead == 1 || depth.as_const().is_some_and(|depth| depth > 0 && depth % steps == 0)
     }
+}
+
+/// Tiles of both operands in workgroup memory, as integers of 8 bits with scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TiledIntegers {
+    /// Extents of the tiles: k in whole groups, rows and columns of a thread in fours, one slice.
+    pub shape: TileShape,
+    /// Buffers of tiles: two save a barrier.
+    pub buffers: u32,
+    /// Whether neighbouring workgroups take neighbouring rows rather than columns.
+    pub rows_first: bool,
 }
 
 /// Few rows.
@@ -124,6 +137,7 @@ impl Product {
                 let threads = (c.shape.subgroups() * c.subgroup).max(1);
                 c.shape.rows * c.shape.cols / threads
             }
+            Product::TiledIntegers(t) => t.shape.thread_rows * t.shape.thread_cols,
             Product::Window(w) => w.rows * w.cols,
             Product::Block(b) => b.rows * b.cols,
             Product::Thin(_) | Product::Serial(_) => 1,
@@ -184,6 +198,30 @@ pub const TILES: &[TileShape] = &[
     tile(16, 16, 16, 2, 4, 8),
     tile(8, 64, 8, 2, 4, 4),
     tile(8, 32, 8, 2, 4, 8),
+];
+
+/// Tiles of integers in order of preference.
+pub const INTEGER_TILES: &[TileShape] = &[
+    tile(128, 128, 32, 8, 8, 1),
+    tile(128, 64, 32, 8, 8, 1),
+    tile(128, 64, 64, 8, 8, 1),
+    tile(64, 128, 32, 8, 8, 1),
+    tile(64, 64, 32, 8, 8, 1),
+    tile(128, 64, 32, 8, 4, 1),
+    tile(64, 128, 32, 8, 4, 1),
+    tile(64, 64, 64, 8, 4, 1),
+    tile(64, 64, 32, 8, 4, 1),
+    tile(64, 64, 32, 4, 4, 1),
+    tile(32, 128, 32, 8, 4, 1),
+    tile(32, 64, 64, 4, 4, 1),
+    tile(32, 64, 32, 4, 4, 1),
+    tile(64, 32, 64, 4, 4, 1),
+    tile(32, 32, 128, 4, 4, 1),
+    tile(32, 32, 64, 4, 4, 1),
+    tile(16, 64, 128, 4, 4, 1),
+    tile(16, 64, 64, 4, 4, 1),
+    tile(16, 32, 128, 4, 4, 1),
+    tile(16, 32, 32, 4, 4, 1),
 ];
 
 /// Rows and columns of a thread's block in order of preference.
@@ -257,7 +295,16 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
         let forms = forms.map(|(shape, ahead)| Cooperative { shape, ahead, subgroup });
         out.extend(forms.filter(|c| c.suits(&p.depth)).map(Product::Cooperative));
     }
-    if p.integers.is_some() {
+    if let Some(integers) = p.integers {
+        for shape in INTEGER_TILES.iter().filter(|_| single).copied() {
+            for buffers in [2, 1] {
+                let tiled = TiledIntegers { shape, buffers, rows_first };
+                let bytes = tiled.workgroup_bytes(integers.unit, integers.offsets);
+                if tiled.suits(&p.depth) && fits(shape.threads(), bytes) {
+                    out.push(Product::TiledIntegers(tiled));
+                }
+            }
+        }
         let shapes = thin_shapes(p, device, true).into_iter();
         out.extend(shapes.filter_map(|shape| integers::thin(shape, p, device)).map(Product::Thin));
     }
