@@ -45,12 +45,12 @@ export async function load(source: ModelSource, options: CpuOptions = {}): Promi
   const blob = async (place: Blob | URL) => (place instanceof Blob ? place : new Blob([await readAll(await sourceAt(place, cache), "", signal)]));
   const files = await Promise.all([...model.files.values()].map(({ place }) => blob(place)));
   const request = JSON.stringify({ files: [...model.files.keys()].map((name, i) => ({ name, bytes: files[i]!.size })), dims });
-  throwIfAborted(signal);
   options.onProgress?.({ stage: "compile", loaded: 0, total: 1 });
   const host = await newHost();
   const stop = () => host.end(aborted(signal!));
   signal?.addEventListener("abort", stop);
   try {
+    throwIfAborted(signal);
     const { json } = made(await host.ask({ model: model.bytes, request, files }));
     const answer = JSON.parse(json) as { plan: object } | Refusal;
     if ("errors" in answer) throw refused(answer);
