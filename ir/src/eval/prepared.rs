@@ -76,3 +76,94 @@ impl Prepared {
         evaluate_in(&self.graph, inputs, &mut states, env)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::{Builder, WindowAxis};
+    use crate::eval::evaluate;
+    use crate::graph::{Border, TensorType};
+    use crate::op::Contract;
+    use crate::poly::Dim;
+    use crate::scalar::Scalar;
+    use crate::testing::{Config, Rng, random_graph, random_tensor};
+    use crate::{DType, Value};
+
+    fn agrees(graph: &Graph, inputs: &BTreeMap<String, Tensor>, what: &str) {
+        let want = evaluate(graph, inputs).unwrap();
+        let prepared = Prepared::new(graph.clone()).unwrap();
+        for _ in 0..2 {
+            let got = prepared.run(inputs, &BTreeMap::new(), Limits::default()).unwrap();
+            assert_eq!(got.len(), want.len());
+            for (got, want) in got.iter().zip(&want) {
+                assert_eq!((got.dtype, &got.shape), (want.dtype, &want.shape), "{what}");
+                for (x, y) in got.to_f32s().unwrap().iter().zip(want.to_f32s().unwrap()) {
+                    assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{what}: {x} for {y}\n{graph}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn random_graphs_have_the_evaluators_results() {
+        for seed in 0..200 {
+            let (graph, inputs) = random_graph(seed, &Config::default());
+            agrees(&graph, &inputs, &format!("seed {seed}"));
+        }
+    }
+
+    /// A convolution of an image of `c` channels in each of `g` groups by windows along two axes: extent, kernel, step, distance, padding.
+    fn convolution(dtype: DType, [n, g, c, m]: [i64; 4], axes: [[i64; 5]; 2]) -> Graph {
+        let mut graph = Graph::new();
+        let ty =
+            |shape: &[i64]| TensorType::new(dtype, shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>());
+        let [[h, p, ..], [w, q, ..]] = axes;
+        let x = graph.add_input("x", ty(&[n, g, c, h, w]));
+        let k = graph.add_input("k", ty(&[g, m, c, p, q]));
+        let mut b = Builder::new(&mut graph, "conv");
+        let windows = axes.map(|[extent, kernel, stride, dilation, pad]| WindowAxis {
+            kernel: kernel.into(),
+            stride,
+            dilation,
+            pad: pad.into(),
+            out: ((extent + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1).into(),
+        });
+        let unfolded = b.unfold(x, &windows, Scalar::from_f64(dtype, 0.0)).unwrap();
+        let product =
+            Contract { a: vec![0, 1, 2, 4, 5, 6, 7], b: vec![1, 3, 2, 6, 7], out: vec![0, 1, 3, 4, 5] };
+        let value: Value = b.push(Op::Contract(product), &[unfolded, k]).unwrap();
+        graph.outputs.push(Border { name: "y".into(), value });
+        graph
+    }
+
+    #[test]
+    fn convolutions_have_the_evaluators_results() {
+        let mut rng = Rng::new(7);
+        for case in 0..300 {
+            let mut any = |least: i64, most: i64| least + rng.below((most - least + 1) as usize) as i64;
+            let sizes = [any(1, 2), any(1, 3), any(1, 3), any(1, 4)];
+            let axes = [0, 1].map(|_| {
+                let (kernel, dilation) = (any(1, 4), any(1, 2));
+                [any(1, 40).max(dilation * (kernel - 1) + 1), kernel, any(1, 3), dilation, any(0, 3)]
+            });
+            let dtype = if case % 5 == 0 { DType::F16 } else { DType::F32 };
+            let graph = convolution(dtype, sizes, axes);
+            let shape = |v: Value| graph.ty(v).shape.iter().map(|d| d.as_const().unwrap() as usize).collect();
+            let inputs = graph.inputs.iter().map(|b| (b.name.to_string(), shape(b.value)));
+            let inputs = inputs.map(|(name, shape)| (name, random_tensor(&mut rng, dtype, shape)));
+            let what = format!("{sizes:?} {axes:?}");
+            let inputs: BTreeMap<String, Tensor> = inputs.collect();
+            match dtype {
+                DType::F32 => agrees(&graph, &inputs, &what),
+                // Sums in another order may be rounded to a neighbour.
+                _ => {
+                    let want = evaluate(&graph, &inputs).unwrap()[0].to_f32s().unwrap();
+                    let prepared = Prepared::new(graph).unwrap();
+                    let got = prepared.run(&inputs, &BTreeMap::new(), Limits::default()).unwrap();
+                    let close = |(x, y): (&f32, &f32)| (x - y).abs() <= 2e-3 * y.abs().max(1.0);
+                    assert!(got[0].to_f32s().unwrap().iter().zip(&want).all(close), "{what}");
+                }
+            }
+        }
+    }
+}
