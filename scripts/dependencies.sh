@@ -35,6 +35,8 @@ keeps_out "the program's crate" "$program" wgpu naga petgraph gemm rayon wgfc-ir
 keeps_out "the runtime" "$runtime" wgfc-ir wgfc-compiler egg tera prost petgraph gemm rayon serde_json
 module=$(cargo tree --offline --locked --target wasm32-unknown-unknown -e normal --prefix none -f '{p}' -p wgfc-wasm | cut -d' ' -f1 | sort -u)
 keeps_out "the module for web pages" "$module" naga wgpu wasm-bindgen js-sys web-sys gemm rayon
+cpu=$(cargo tree --offline --locked --target wasm32-unknown-unknown -e normal --prefix none -f '{p}' -p wgfc-cpu | cut -d' ' -f1 | sort -u)
+keeps_out "the CPU's module for web pages" "$cpu" naga wgpu wasm-bindgen js-sys web-sys rayon
 keeps_out "the Python package" "$python" axum
 keeps_out "the library without default features" "$library" clap indicatif tokenizers minijinja image gemm rayon tracing-subscriber wgfc-selftest
 

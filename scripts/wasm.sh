@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the compiler as a WebAssembly module, and naga as another, which validates what that compiled: target/wasm/compiler.wasm and
-# target/wasm/validator.wasm, which the npm package takes along.
+# Builds the WebAssembly modules that the npm package takes along, in target/wasm: the compiler (compiler.wasm), naga, which validates what
+# that compiled (validator.wasm), and the evaluator, which runs models on the CPU with SIMD (cpu.wasm).
 #
 #   scripts/wasm.sh            as it is shipped, for size: some minutes
 #   scripts/wasm.sh --quick    sooner built, larger and slower: for tests; and the Rust runtime, which must stay able to run in pages
@@ -11,23 +11,34 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
-profile=web
-[ "${1:-}" = --quick ] && profile=web-quick
+quick=
+[ "${1:-}" = --quick ] && quick=-quick
 target=wasm32-unknown-unknown
-build=(build --locked --profile "$profile" --target "$target" -p wgfc-wasm -p wgfc-validator)
-[ "$profile" = web ] || build+=(-p wgfc-runtime)
+packages=(-p wgfc-wasm -p wgfc-validator)
+[ -z "$quick" ] || packages+=(-p wgfc-runtime)
 need_wasm
-if has_wasm_target; then
-    cargo "${build[@]}"
-else
-    RUSTC=/usr/bin/rustc RUSTDOC=/usr/bin/rustdoc RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=target/wasm \
-        CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld \
-        /usr/bin/cargo "${build[@]}" -Zbuild-std=std,panic_abort
-fi
+
+# build PROFILE PACKAGE ...: the packages for pages.
+build() {
+    local profile=$1
+    shift
+    local arguments=(build --locked --profile "$profile" --target "$target" "$@")
+    if has_wasm_target; then
+        cargo "${arguments[@]}"
+    else
+        RUSTC=/usr/bin/rustc RUSTDOC=/usr/bin/rustdoc RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=target/wasm \
+            CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld \
+            /usr/bin/cargo "${arguments[@]}" -Zbuild-std=std,panic_abort
+    fi
+}
+build "web$quick" "${packages[@]}"
+CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS=-Ctarget-feature=+simd128 build "web-cpu$quick" -p wgfc-cpu
 mkdir -p target/wasm
-for module in compiler=wgfc_wasm validator=wgfc_validator; do
-    built=target/wasm/$target/$profile/${module#*=}.wasm
-    [ -f "$built" ] || built=target/$target/$profile/${module#*=}.wasm
+for module in compiler=web/wgfc_wasm validator=web/wgfc_validator cpu=web-cpu/wgfc_cpu; do
+    path=${module#*=}
+    path=$target/${path%/*}$quick/${path#*/}.wasm
+    built=target/wasm/$path
+    [ -f "$built" ] || built=target/$path
     to=target/wasm/${module%=*}.wasm
     cp "$built" "$to"
     echo "$to: $(stat -c %s "$to") bytes, $(gzip -9 -c "$to" | wc -c) gzipped"

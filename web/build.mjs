@@ -25,7 +25,7 @@ const beside = {
       if (kind === "dynamic-import") return { path, external: true };
       // Modules in a folder are beside it, too: `../errors.js`.
       if (initialOptions.entryPoints[0] !== "src/index.ts" && /^\.\.?\/errors\.js$/.test(path))
-        return { path: `${initialOptions.entryPoints[0].includes("/compiler/") ? ".." : "."}/index.js`, external: true };
+        return { path: `${/\/(compiler|cpu)\//.test(initialOptions.entryPoints[0]) ? ".." : "."}/index.js`, external: true };
     }),
 };
 let mangleCache = {};
@@ -39,14 +39,17 @@ for (const name of ["index", ...later]) {
 // Entries of their own, which share index.js with the page.
 await build({ ...common, entryPoints: ["src/measure.ts"], outfile: "dist/measure.js", bundle: true, minify: true, plugins: [beside] });
 await build({ ...common, entryPoints: ["src/train.ts"], outfile: "dist/train.js", bundle: true, minify: true, external: ["./index.js"], plugins: [beside] });
+for (const name of ["index", "worker"])
+  await build({ ...common, entryPoints: [`src/cpu/${name}.ts`], outfile: `dist/cpu/${name}.js`, bundle: true, minify: true, external: ["../index.js"], plugins: [beside] });
 await build({
   ...common, entryPoints: ["src/generate.ts"], outfile: "dist/generate.js", bundle: true, minify: true,
   external: ["./index.js", "@huggingface/jinja", "@huggingface/tokenizers"],
 });
-const modules = { "compiler.wasm": wasm, "validator.wasm": join(dirname(wasm), "validator.wasm") };
-for (const [name, from] of Object.entries(modules)) {
-  if (existsSync(from)) copyFileSync(from, `${here}dist/compiler/${name}`);
-  else console.warn(`there is no ${from}: the package cannot ${name === "compiler.wasm" ? "compile models" : "validate what it compiled"}`);
+const modules = { "compiler/compiler": "compile models", "compiler/validator": "validate what it compiled", "cpu/cpu": "run models on the CPU" };
+for (const [name, use] of Object.entries(modules)) {
+  const from = name === "compiler/compiler" ? wasm : join(dirname(wasm), `${name.split("/")[1]}.wasm`);
+  if (existsSync(from)) copyFileSync(from, `${here}dist/${name}.wasm`);
+  else console.warn(`there is no ${from}: the package cannot ${use}`);
 }
 const sources = readdirSync(here + "src", { recursive: true }).filter((f) => f.endsWith(".ts") && !f.endsWith(".d.ts"));
 await build({ ...common, define: { COMPILER: JSON.stringify(COMPILER) }, entryPoints: sources.map((f) => `src/${f}`), outbase: "src", outdir: "build" });

@@ -15,7 +15,7 @@ export interface Surroundings {
 const SINCE = "Chrome and Edge have it since version 113, on Android since 121; Safari since 26; Firefox since 141, first on Windows";
 
 export function absent(of: Surroundings): WgfcError {
-  return new WgfcError("no-webgpu", `there is no WebGPU: ${why(of)}`);
+  return new WgfcError("no-webgpu", `there is no WebGPU: ${why(of)}. Slower, and without it, \`wgfc/cpu\` runs .onnx models`);
 }
 
 function why({ api, secure, agent }: Surroundings): string {

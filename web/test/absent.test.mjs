@@ -9,6 +9,7 @@ test("where there is no WebGPU the error says why and what to do", () => {
   const message = (api, secure, agent) => {
     const e = absent({ api, secure, agent });
     assert.equal(e.kind, "no-webgpu");
+    assert.match(e.message, /`wgfc\/cpu` runs \.onnx models/);
     return e.message;
   };
   assert.match(message(false, false, LINUX), /secure pages alone: serve this page by https/);

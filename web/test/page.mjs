@@ -5,6 +5,7 @@ import { profileOf } from "/build/compiler/profile.js";
 import { compile } from "/dist/compiler/index.js";
 import * as checks from "./checks.mjs";
 import * as compiling from "./compiling.mjs";
+import * as oncpu from "./oncpu.mjs";
 import * as training from "./training.mjs";
 
 /** Relative errors that outputs of whole models may have, by type; others must be equal. */
@@ -148,10 +149,10 @@ window.refuse = async (bytes) => {
   return { kind: e.kind, message: e.message, diagnostics: e.diagnostics };
 };
 window.checkNames = Object.keys(checks);
-window.compileCheckNames = [...Object.keys(compiling), ...Object.keys(training)];
+window.compileCheckNames = [...Object.keys(compiling), ...Object.keys(oncpu), ...Object.keys(training)];
 window.runCheck = async (name) => {
   try {
-    await { ...checks, ...compiling, ...training }[name](readCase);
+    await { ...checks, ...compiling, ...oncpu, ...training }[name](readCase);
   } catch (e) {
     return `${e.name}: ${e.message}\n${e.stack}`;
   }

@@ -31,3 +31,30 @@ export function product(k, n, data, twice = false) {
   const graph = message(...nodes, field(2, "g"), field(5, weight), field(11, port("x", "batch", k)), field(12, port("y", "batch", n)));
   return message(number(1, 8), field(7, graph), field(8, message(field(1, ""), number(2, 17))));
 }
+
+const DTYPES = { 1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 9: "bool", 10: "f16", 11: "f64", 12: "u32", 13: "u64", 16: "bf16" };
+
+/** The type, the shape and the bytes of a tensor's message, whose data are raw. */
+export function tensorOf(message) {
+  let at = 0;
+  const read = () => {
+    let n = 0;
+    for (let factor = 1; ; factor *= 128) {
+      const byte = message[at++];
+      n += (byte & 127) * factor;
+      if (byte < 128) return n;
+    }
+  };
+  const found = { shape: [], bytes: new Uint8Array() };
+  while (at < message.length) {
+    const tag = read();
+    const [field, length] = [tag >> 3, read()];
+    const end = tag % 8 === 2 ? at + length : at;
+    if (field === 1 && tag % 8 === 0) found.shape.push(length);
+    else if (field === 1) while (at < end) found.shape.push(read());
+    else if (field === 2) found.dtype = DTYPES[length];
+    else if (field === 9) found.bytes = Uint8Array.from(message.subarray(at, end));
+    at = end;
+  }
+  return found;
+}

@@ -1,6 +1,7 @@
 // Uses of the public types. `npm run check` type-checks this file; nothing runs it.
 import { Generator, type Message } from "../src/generate.js";
 import { type Compiled, compile } from "../src/compiler/index.js";
+import { type CpuModel, load as loadOnCpu } from "../src/cpu/index.js";
 import { type DeviceProfile, measure } from "../src/measure.js";
 import { type Step, Trainer } from "../src/train.js";
 import { clearCache, type DispatchTime, type ErrorKind, type Inspection, load, type Model, Tensor, type TypedArray, WgfcError } from "../src/index.js";
@@ -14,6 +15,15 @@ export async function compiling(file: File, device: GPUDevice): Promise<void> {
   await compile({ "m.onnx": file, "m.onnx.data": new URL("https://example.com/data") }, { limits: device.limits as unknown as Record<string, number>, features: [] }).catch(
     (e) => e instanceof WgfcError && e.diagnostics.map((d) => d.help),
   );
+}
+
+export async function onTheCpu(file: File, x: Tensor<TypedArray>): Promise<number> {
+  const model: CpuModel = await loadOnCpu(file, { dims: { batch: 1 }, signal: AbortSignal.timeout(9000), onProgress: ({ stage, loaded, total }) => console.log(stage, loaded / total) });
+  await loadOnCpu({ "m.onnx": file, "m.onnx.data": new URL("https://example.com/data") }, { cache: false });
+  const { y } = await model.run({ x, n: { dtype: "f32", shape: [1], data: new Float32Array(1) } }, { outputs: ["y"], symbols: { seq: 3 } });
+  console.log(model.inputs.map((p) => p.shape), model.outputs.map((p) => p.dtype));
+  model.dispose();
+  return y!.data.length;
 }
 
 export async function measuring(device: GPUDevice): Promise<DeviceProfile> {

@@ -69,9 +69,7 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
     let bundle = Bundle::new(programs);
     let (recipes, data) = recipes(&bundle, &elsewhere);
     if let Some((file, offset)) = source.failed() {
-        let name = elsewhere.files.get(file).map_or("", |f| &f.name);
-        let e = Diagnostic::model(format!("cannot read the bytes of `{name}` from {offset}"));
-        return Err(Errors(vec![e.help("the file was cut short, or its download ended: load it again")]));
+        return Err(elsewhere.unreadable(file, offset).into());
     }
     let kernels: BTreeMap<&str, &str> = bundle.kernels().iter().map(|(n, k)| (*n, k.wgsl.as_str())).collect();
     let plan = Bundle { weights: Some(recipes), ..bundle.clone() };
@@ -116,7 +114,7 @@ fn recipes(bundle: &Bundle, elsewhere: &Elsewhere) -> (Recipes, Vec<u8>) {
 }
 
 /// Diagnostics as data and as text.
-fn failed(e: &Errors) -> Value {
+pub(super) fn failed(e: &Errors) -> Value {
     let one = |d: &Diagnostic| {
         let l = &d.location;
         let kind = match d.kind {

@@ -7,6 +7,7 @@
 //! `web/src/compiler` is the page's side.
 
 mod answer;
+pub mod host;
 mod request;
 
 pub use answer::{Answer, compile};

@@ -178,6 +178,15 @@ pub(super) struct Elsewhere {
     pub source: Arc<Source>,
 }
 
+impl Elsewhere {
+    /// The error about bytes that could not be read.
+    pub fn unreadable(&self, file: usize, offset: u64) -> Diagnostic {
+        let name = self.files.get(file).map_or("", |f| &f.name);
+        Diagnostic::model(format!("cannot read the bytes of `{name}` from {offset}"))
+            .help("the file was cut short, or its download ended: load it again")
+    }
+}
+
 impl ExternalData for Elsewhere {
     fn open(&self, _: &str) -> Result<Arc<dyn ByteOwner>, String> {
         Err("whole files are not read here".into())

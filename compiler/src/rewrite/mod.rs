@@ -16,6 +16,7 @@ pub mod grouped;
 pub mod guards;
 pub mod long_rows;
 pub mod long_sums;
+pub mod maps;
 pub mod number;
 pub mod parts;
 pub mod products;

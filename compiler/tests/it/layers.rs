@@ -13,6 +13,7 @@ const CRATES: [(&str, &str); 13] = [
     ("wgfc_c", "bindings/c"),
     ("wgfc_codegen_templates", "codegen-templates"),
     ("wgfc_compiler", "compiler"),
+    ("wgfc_cpu", "bindings/cpu"),
     ("wgfc_ir", "ir"),
     ("wgfc_ort", "bindings/ort"),
     ("wgfc_program", "program"),

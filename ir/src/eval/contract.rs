@@ -80,11 +80,11 @@ pub(super) fn contract(c: &Contract, a: &Array, b: &Array, env: &Env) -> Result<
         let b = matrices(b, &c.b, [&batch, &k, &n], &extent);
         let size = (nb, nm, nn, nk);
         match (&*a.x.data, &*b.x.data, &mut out) {
-            #[cfg(all(feature = "fast", not(target_arch = "wasm32")))]
+            #[cfg(feature = "products")]
             (Buf::F32(x), Buf::F32(y), Buf::F32(o)) if !env.in_order => {
                 super::fast::products(x, &a, y, &b, o, size, (0.0, 1.0));
             }
-            #[cfg(all(feature = "fast", not(target_arch = "wasm32")))]
+            #[cfg(feature = "products")]
             (Buf::F64(x), Buf::F64(y), Buf::F64(o)) if !env.in_order => {
                 super::fast::products(x, &a, y, &b, o, size, (0.0, 1.0));
             }

@@ -20,38 +20,75 @@ pub(super) fn products<T: Elem>(
     par::chunks(out, group * nm * nn, |g, chunk| {
         for (i, dst) in chunk.chunks_mut(nm * nn).enumerate() {
             let (x0, y0) = (a.starts[g * group + i], b.starts[g * group + i]);
-            let last_x = x0 + (nm - 1) * a.row + (nk - 1) * a.col;
-            let last_y = y0 + (nk - 1) * b.row + (nn - 1) * b.col;
-            assert!(last_x < x.len() && last_y < y.len() && dst.len() == nm * nn);
-            // SAFETY: the assertion bounds the largest offset read in either operand; `dst` has
-            // exactly the `nm` × `nn` elements written, row-major; T is f32 or f64.
-            unsafe {
-                gemm::gemm(
-                    nm,
-                    nn,
-                    nk,
-                    dst.as_mut_ptr(),
-                    1,
-                    nn as isize,
-                    false,
-                    x.as_ptr().add(x0),
-                    a.col as isize,
-                    a.row as isize,
-                    y.as_ptr().add(y0),
-                    b.col as isize,
-                    b.row as isize,
-                    zero,
-                    one,
-                    false,
-                    false,
-                    false,
-                    if !split && work > 1 << 18 {
-                        gemm::Parallelism::Rayon(0)
-                    } else {
-                        gemm::Parallelism::None
-                    },
-                );
-            }
+            let (x, y) = (&x[x0..], &y[y0..]);
+            gemm_within(
+                (nm, nn, nk),
+                (dst, nn, 1),
+                (x, a.row, a.col),
+                (y, b.row, b.col),
+                (zero, one),
+                !split,
+            );
         }
     });
+}
+
+/// One product of f32. Each matrix is given with the steps from row to row and from column to column.
+pub(super) fn gemm(
+    size: (usize, usize, usize),
+    out: (&mut [f32], usize, usize),
+    x: (&[f32], usize, usize),
+    y: (&[f32], usize, usize),
+) {
+    gemm_within(size, out, x, y, (0.0, 1.0), true);
+}
+
+fn gemm_within<T: Elem>(
+    (nm, nn, nk): (usize, usize, usize),
+    (out, out_row, out_col): (&mut [T], usize, usize),
+    (x, x_row, x_col): (&[T], usize, usize),
+    (y, y_row, y_col): (&[T], usize, usize),
+    (zero, one): (T, T),
+    threads: bool,
+) {
+    let last = |rows: usize, row: usize, cols: usize, col: usize| (rows - 1) * row + (cols - 1) * col;
+    assert!(last(nm, x_row, nk, x_col) < x.len() && last(nk, y_row, nn, y_col) < y.len());
+    assert!(
+        last(nm, out_row, nn, out_col) < out.len() && (out_row >= nn * out_col || out_col >= nm * out_row)
+    );
+    // SAFETY: the assertions bound the largest offset read in either operand and written in `out`, whose elements are each written by one
+    // pair of a row and a column; T is f32 or f64.
+    unsafe {
+        gemm::gemm(
+            nm,
+            nn,
+            nk,
+            out.as_mut_ptr(),
+            out_col as isize,
+            out_row as isize,
+            false,
+            x.as_ptr(),
+            x_col as isize,
+            x_row as isize,
+            y.as_ptr(),
+            y_col as isize,
+            y_row as isize,
+            zero,
+            one,
+            false,
+            false,
+            false,
+            parallelism(threads && nm * nn * nk > 1 << 18),
+        );
+    }
+}
+
+#[cfg(all(feature = "fast", not(target_arch = "wasm32")))]
+fn parallelism(large: bool) -> gemm::Parallelism {
+    if large { gemm::Parallelism::Rayon(0) } else { gemm::Parallelism::None }
+}
+
+#[cfg(not(all(feature = "fast", not(target_arch = "wasm32"))))]
+fn parallelism(_: bool) -> gemm::Parallelism {
+    gemm::Parallelism::None
 }

@@ -68,6 +68,9 @@ pub(super) fn map(
             for (i, step) in steps.iter().enumerate() {
                 let (before, rest) = columns.split_at_mut(i);
                 let Some(column) = rest.first_mut() else { continue };
+                if quickly(step, before, column, env) {
+                    continue;
+                }
                 if !run(step, before, column, &types, &arg_types, i, start, piece.len(), &shape) {
                     failed.store(true, std::sync::atomic::Ordering::Relaxed);
                 }
@@ -84,6 +87,21 @@ pub(super) fn map(
         return Err(EvalError::at("an index expression divides by zero".into()));
     }
     Ok(Array::new(dtype, shape, out))
+}
+
+/// Evaluates a step by a quicker function, if there is one and it may.
+#[cfg(feature = "products")]
+fn quickly(step: &Step<'_>, before: &[Buf], column: &mut Buf, env: &Env) -> bool {
+    let Step::Op(ScalarNode::Unary(op, a)) = step else { return false };
+    match (&before[*a as usize], column) {
+        (Buf::F32(x), Buf::F32(out)) if env.quick => super::smooth::unary(*op, x, out),
+        _ => false,
+    }
+}
+
+#[cfg(not(feature = "products"))]
+fn quickly(_: &Step<'_>, _: &[Buf], _: &mut Buf, _: &Env) -> bool {
+    false
 }
 
 #[expect(clippy::too_many_arguments, reason = "the state of one step of a small interpreter")]

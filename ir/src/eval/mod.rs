@@ -15,15 +15,20 @@
 mod array;
 mod contract;
 mod control;
-#[cfg(all(feature = "fast", not(target_arch = "wasm32")))]
+#[cfg(feature = "products")]
 mod fast;
 mod index;
 mod indices;
 mod map;
 mod par;
+mod prepared;
+#[cfg(feature = "products")]
+mod quick;
 mod raised;
 mod reduce;
 mod scalar;
+#[cfg(feature = "products")]
+mod smooth;
 mod view;
 
 use crate::graph::{Computed, Graph, Node, NodeId, TensorType, Value};
@@ -34,12 +39,13 @@ use crate::symbols::{self, Solution};
 use crate::tensor::Tensor;
 pub(crate) use index::Index;
 pub use indices::{Found, OutOfRange, OutOfRanges};
+pub use prepared::Prepared;
 
 pub use scalar::{binary_scalar, bitcast_scalar, cast_scalar, unary_scalar};
 
 use array::Array;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -132,6 +138,10 @@ pub struct EvalError {
 }
 
 impl EvalError {
+    /// An error that is not about a node.
+    pub fn new(message: String) -> EvalError {
+        EvalError { node: None, message }
+    }
     fn at(message: String) -> EvalError {
         EvalError { node: None, message }
     }
@@ -165,11 +175,12 @@ pub(crate) struct Env {
     found: Option<Arc<Mutex<Found>>>,
     limits: Limits,
     /// Whether products are summed in order, as they always are without threads and vector units.
-    #[cfg_attr(
-        not(all(feature = "fast", not(target_arch = "wasm32"))),
-        expect(dead_code, reason = "as said")
-    )]
+    #[cfg_attr(not(feature = "products"), expect(dead_code, reason = "as said"))]
     in_order: bool,
+    /// The constants of the graph that is evaluated, if they were converted before.
+    constants: Option<Arc<HashMap<NodeId, Array>>>,
+    /// Whether speed counts more than the last bits: products are evaluated with their views, and functions of f32 are polynomials.
+    quick: bool,
     /// The bytes of the tensors that are alive.
     held: u64,
     worked: Arc<AtomicU64>,
@@ -527,7 +538,7 @@ fn optional_input(name: &str, ty: &TensorType, given: Option<&Tensor>) -> Result
 
 /// Evaluates a graph without states on its inputs, in order.
 fn evaluate_arrays(graph: &Graph, args: Vec<Array>, outer: &Env) -> Result<Vec<Array>, EvalError> {
-    evaluate_all(graph, args, vec![], &mut Env { progress: None, ..outer.clone() })
+    evaluate_all(graph, args, vec![], &mut Env { progress: None, constants: None, ..outer.clone() })
 }
 
 /// Evaluates a graph on its inputs and states, in order, and returns its [`Graph::results`].
@@ -562,6 +573,7 @@ fn evaluate_all(
     if let Some(p) = &env.progress {
         p.nodes.store(order.len() as u64, Ordering::Relaxed);
     }
+    let deferred = deferred(graph, &order, &reads, env);
     for id in order {
         if let Some(p) = &env.progress {
             p.done.fetch_add(1, Ordering::Relaxed);
@@ -571,7 +583,13 @@ fn evaluate_all(
         {
             continue;
         }
-        let outputs = env.spend(NODE).and_then(|()| step(node, &values, env)).map_err(|e| e.in_node(node))?;
+        if deferred.contains(&id) {
+            continue;
+        }
+        let outputs = env
+            .spend(NODE)
+            .and_then(|()| outputs(graph, id, &deferred, &mut values, env))
+            .map_err(|e| e.in_node(node))?;
         for c in graph.computed.iter().filter(|c| c.value.node == id) {
             compute(c, outputs.get(c.value.port as usize), env).map_err(|e| e.in_node(node))?;
         }
@@ -581,7 +599,8 @@ fn evaluate_all(
                 values.insert(port(id, p), a);
             }
         }
-        for v in &node.inputs {
+        let through = node.inputs.iter().filter(|v| deferred.contains(&v.node));
+        for v in node.inputs.iter().chain(through.flat_map(|v| &graph.node(v.node).inputs)) {
             if let Some(n) = reads.get_mut(v) {
                 *n -= 1;
                 if *n == 0 {
@@ -596,6 +615,42 @@ fn evaluate_all(
     }
     let missing = || EvalError::at("a result has no value".into());
     graph.results().map(|v| values.get(&v).cloned().ok_or_else(missing)).collect()
+}
+
+/// The views that products evaluate.
+fn deferred(graph: &Graph, order: &[NodeId], reads: &HashMap<Value, usize>, env: &Env) -> HashSet<NodeId> {
+    #[cfg(feature = "products")]
+    if env.quick {
+        return quick::deferred(graph, order, reads);
+    }
+    let _ = (graph, order, reads, env);
+    HashSet::new()
+}
+
+/// The results of a node.
+fn outputs(
+    graph: &Graph,
+    id: NodeId,
+    deferred: &HashSet<NodeId>,
+    values: &mut HashMap<Value, Array>,
+    env: &mut Env,
+) -> Result<Vec<Array>, EvalError> {
+    let node = graph.node(id);
+    if let Some(constant) = env.constants.as_ref().and_then(|c| c.get(&id)) {
+        return Ok(vec![constant.clone()]);
+    }
+    #[cfg(feature = "products")]
+    if env.quick
+        && let Some(product) = quick::product(graph, node, deferred, values, env)?
+    {
+        env.unify(&node.outputs[0], &product.shape)?;
+        return Ok(vec![product]);
+    }
+    for v in node.inputs.iter().filter(|v| deferred.contains(&v.node)) {
+        let view = step(graph.node(v.node), values, env)?;
+        values.extend(view.into_iter().map(|a| (*v, a)));
+    }
+    step(node, values, env)
 }
 
 fn port(node: NodeId, port: usize) -> Value {
@@ -731,8 +786,10 @@ fn apply(op: &Op, args: &[&Array], env: &Env) -> Result<Vec<Array>, EvalError> {
         Op::Concat { axis } => one(view::concat(args, *axis, env)?),
         Op::TopK { axis, k, largest } => reduce::top_k(args[0], *axis, env.dim(k)?, *largest, env),
         Op::Sort { axis, part, keep, .. } => one(reduce::sort(args[0], *axis, (*part, *keep), env)?),
-        Op::Softmax { axis, log } => one(raised::softmax(args[0], *axis, *log)),
-        Op::Norm { kind, axes, epsilon } => one(raised::norm(args[0], *kind, axes, f32::from_bits(*epsilon))),
+        Op::Softmax { axis, log } => one(raised::softmax(args[0], *axis, *log, env)),
+        Op::Norm { kind, axes, epsilon } => {
+            one(raised::norm(args[0], *kind, axes, f32::from_bits(*epsilon), env))
+        }
         Op::Attention { scale, empty_is_zero } => {
             one(raised::attention(args, f32::from_bits(*scale), *empty_is_zero, env)?)
         }

@@ -71,78 +71,206 @@ fn copy<T: Elem>(
     out: &mut [T],
     outside: &AtomicUsize,
 ) {
-    let inner = shape.last().copied().unwrap_or(1);
-    let Some(v_last) = shape.len().checked_sub(1) else {
-        copy_points(src, from, axes, shape, fill, out, 0, outside);
-        return;
-    };
-    let separable = axes.iter().all(|a| matches!(a, Index::Tables { .. }));
-    let inside =
-        axes.iter().zip(from).all(|(a, d)| a.range().is_some_and(|(lo, hi)| lo >= 0 && hi < *d as i64));
-    if !separable || (fill.is_none() && !inside) {
-        par::chunks(out, BLOCK, |b, chunk| {
+    match Rows::new(from, axes, shape, fill) {
+        Some(rows) => {
+            let per_block = (BLOCK / rows.inner).max(1) * rows.inner;
+            par::chunks(out, per_block, |b, chunk| rows.copy(src, b * per_block, chunk));
+        }
+        None => par::chunks(out, BLOCK, |b, chunk| {
             copy_points(src, from, axes, shape, fill, chunk, b * BLOCK, outside);
-        });
-        return;
+        }),
     }
-    // The offsets along the last axis, shared by all rows, and the axes of the operand that move along it.
-    let stride = strides(from);
-    let mut along = vec![0i64; inner];
-    let mut moving: Vec<(usize, &[i64])> = vec![];
-    for (d, a) in axes.iter().enumerate() {
-        let Index::Tables { tables, .. } = a else { continue };
-        for (v, t) in tables.iter().filter(|(v, _)| *v == v_last) {
-            debug_assert_eq!(*v, v_last);
-            moving.push((d, t));
-            along.iter_mut().zip(t).for_each(|(o, t)| *o = o.wrapping_add(t.wrapping_mul(stride[d] as i64)));
+}
+
+/// A view whose indices are sums of terms of one variable each, so that it is copied row by row.
+pub(super) struct Rows<T> {
+    outer: Vec<usize>,
+    /// The extent of the last axis.
+    pub(super) inner: usize,
+    /// The offset in the operand of the first element.
+    base: i64,
+    /// The offsets that each outer variable adds.
+    offsets: Vec<(usize, Vec<i64>)>,
+    /// The offsets along the last axis.
+    along: Along,
+    fill: T,
+    /// The axes of the operand that some points are outside of.
+    edges: Vec<Edge>,
+}
+
+/// A function of the position along a row.
+enum Along {
+    Steps { first: i64, step: i64 },
+    Table(Vec<i64>),
+}
+
+impl Along {
+    fn new(table: Vec<i64>) -> Along {
+        let first = table.first().copied().unwrap_or(0);
+        let step = table.get(1).map_or(1, |t| t.wrapping_sub(first));
+        match table.windows(2).all(|w| w[1].wrapping_sub(w[0]) == step) {
+            true => Along::Steps { first, step },
+            false => Along::Table(table),
         }
     }
-    let contiguous = along.windows(2).all(|w| w[1] == w[0].wrapping_add(1));
-    let rows_per_block = (BLOCK / inner.max(1)).max(1);
-    let outer = &shape[..v_last];
-    par::chunks(out, rows_per_block * inner, |b, chunk| {
-        let mut point = point_at(b * rows_per_block, outer);
-        let mut row_at = vec![0i64; axes.len()];
-        for row in chunk.chunks_mut(inner) {
-            let mut base = 0i64;
-            let mut fixed_inside = true;
-            for (d, a) in axes.iter().enumerate() {
-                let Index::Tables { base: b, tables } = a else { continue };
-                let mut at = *b;
-                let mut moves = false;
-                for (v, t) in tables {
-                    if *v == v_last {
-                        moves = true;
-                    } else {
-                        at = at.wrapping_add(t[point[*v]]);
-                    }
-                }
-                row_at[d] = at;
-                fixed_inside &= moves || (0..from[d] as i64).contains(&at);
-                base = base.wrapping_add(at.wrapping_mul(stride[d] as i64));
-            }
-            if inside {
-                if contiguous {
-                    let start = (base + along[0]) as usize;
-                    row.copy_from_slice(&src[start..start + inner]);
-                } else {
-                    row.iter_mut().zip(&along).for_each(|(o, a)| *o = src[(base + a) as usize]);
-                }
-            } else if let Some(fill) = fill {
-                if !fixed_inside {
-                    row.fill(fill);
-                } else {
-                    for (j, o) in row.iter_mut().enumerate() {
-                        let ok = moving
-                            .iter()
-                            .all(|(d, t)| (0..from[*d] as i64).contains(&row_at[*d].wrapping_add(t[j])));
-                        *o = if ok { src[base.wrapping_add(along[j]) as usize] } else { fill };
-                    }
-                }
-            }
-            advance(&mut point, outer);
+    fn at(&self, j: usize) -> i64 {
+        match self {
+            Along::Steps { first, step } => first.wrapping_add(step.wrapping_mul(j as i64)),
+            Along::Table(t) => t[j],
         }
-    });
+    }
+    /// The positions `j` below `inner` at which `0 ≤ start + self(j) < extent`, if they are a range that is easy to find.
+    fn inside(&self, start: i64, extent: i64, inner: usize) -> Option<(usize, usize)> {
+        let Along::Steps { first, step } = *self else { return None };
+        if step < 1 {
+            return None;
+        }
+        let start = start.saturating_add(first);
+        let up = |n: i64| n.max(0).saturating_add(step - 1) / step;
+        let low = up(start.saturating_neg()).min(inner as i64);
+        let high = up(extent.saturating_sub(start)).clamp(low, inner as i64);
+        Some((low as usize, high as usize))
+    }
+}
+
+/// An axis of the operand, and the index along it.
+struct Edge {
+    extent: i64,
+    base: i64,
+    outer: Vec<(usize, Vec<i64>)>,
+    along: Option<Along>,
+}
+
+impl<T: Elem> Rows<T> {
+    /// `None` if an index is no sum of terms of one variable each, or if a point is outside of the operand and there is no fill.
+    pub(super) fn new(from: &[usize], axes: &[Index], shape: &[usize], fill: Option<T>) -> Option<Rows<T>> {
+        let (inner, outer) = shape.split_last()?;
+        let last = outer.len();
+        let mut rows = Rows {
+            outer: outer.to_vec(),
+            inner: *inner,
+            base: 0,
+            offsets: vec![],
+            along: Along::Steps { first: 0, step: 0 },
+            fill: fill.unwrap_or_default(),
+            edges: vec![],
+        };
+        let mut along = vec![0i64; *inner];
+        for ((axis, extent), stride) in axes.iter().zip(from).zip(strides(from)) {
+            let Index::Tables { base, tables } = axis else { return None };
+            let stride = stride as i64;
+            rows.base = rows.base.wrapping_add(base.wrapping_mul(stride));
+            for (v, table) in tables {
+                let sum = match v {
+                    v if *v == last => &mut along,
+                    v => {
+                        let at = rows.offsets.iter().position(|o| o.0 == *v).unwrap_or_else(|| {
+                            rows.offsets.push((*v, vec![0; outer[*v]]));
+                            rows.offsets.len() - 1
+                        });
+                        &mut rows.offsets[at].1
+                    }
+                };
+                sum.iter_mut().zip(table).for_each(|(s, t)| *s = s.wrapping_add(t.wrapping_mul(stride)));
+            }
+            let (low, high) = axis.range()?;
+            if low >= 0 && high < *extent as i64 {
+                continue;
+            }
+            fill?;
+            let (inside, moving) = tables.iter().cloned().partition(|t: &(usize, _)| t.0 != last);
+            let moving: Vec<(usize, Vec<i64>)> = moving;
+            let along = moving.into_iter().next().map(|t| Along::new(t.1));
+            rows.edges.push(Edge { extent: *extent as i64, base: *base, outer: inside, along });
+        }
+        rows.along = Along::new(along);
+        Some(rows)
+    }
+
+    /// The offset of each point as a first one and a step along each axis, if there are such steps and no point is outside.
+    #[cfg(feature = "products")]
+    pub(super) fn steps(&self) -> Option<(usize, Vec<usize>)> {
+        if !self.edges.is_empty() {
+            return None;
+        }
+        let Along::Steps { first, step } = self.along else { return None };
+        let mut base = self.base.wrapping_add(first);
+        let mut steps = vec![0; self.outer.len() + 1];
+        steps[self.outer.len()] = usize::try_from(step).ok()?;
+        for (v, table) in &self.offsets {
+            let Along::Steps { first, step } = Along::new(table.clone()) else { return None };
+            base = base.wrapping_add(first);
+            steps[*v] = usize::try_from(step).ok()?;
+        }
+        Some((usize::try_from(base).ok()?, steps))
+    }
+
+    /// Fills `out` with the elements from the `start`-th on.
+    pub(super) fn copy(&self, src: &[T], start: usize, out: &mut [T]) {
+        let mut point = point_at(start / self.inner, &self.outer);
+        let mut first = start % self.inner;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let (row, more) = rest.split_at_mut((self.inner - first).min(rest.len()));
+            self.row(src, &point, first, row);
+            (rest, first) = (more, 0);
+            advance(&mut point, &self.outer);
+        }
+    }
+
+    /// Fills `out` with the elements of a row from the `first`-th on.
+    fn row(&self, src: &[T], point: &[usize], first: usize, out: &mut [T]) {
+        let base = self.offsets.iter().fold(self.base, |n, (v, t)| n.wrapping_add(t[point[*v]]));
+        let (mut low, mut high) = (first, first + out.len());
+        for edge in &self.edges {
+            let at = edge.outer.iter().fold(edge.base, |n, (v, t)| n.wrapping_add(t[point[*v]]));
+            match &edge.along {
+                None if (0..edge.extent).contains(&at) => {}
+                None => return out.fill(self.fill),
+                Some(along) => match along.inside(at, edge.extent, self.inner) {
+                    Some((l, h)) => (low, high) = (low.max(l), high.min(h)),
+                    None => return self.points(src, point, first, out),
+                },
+            }
+        }
+        if low >= high {
+            return out.fill(self.fill);
+        }
+        out[..low - first].fill(self.fill);
+        out[high - first..].fill(self.fill);
+        let out = &mut out[low - first..high - first];
+        match &self.along {
+            Along::Steps { step, .. } => {
+                let begin = base.wrapping_add(self.along.at(low)) as usize;
+                match step {
+                    1 => out.copy_from_slice(&src[begin..begin + out.len()]),
+                    0 => out.fill(src[begin]),
+                    2.. => out
+                        .iter_mut()
+                        .zip(src[begin..].iter().step_by(*step as usize))
+                        .for_each(|(o, s)| *o = *s),
+                    _ => (0..).zip(out).for_each(|(j, o)| *o = src[(begin as i64 + step * j) as usize]),
+                }
+            }
+            Along::Table(t) => {
+                out.iter_mut().zip(&t[low..]).for_each(|(o, a)| *o = src[base.wrapping_add(*a) as usize])
+            }
+        }
+    }
+
+    /// [`Rows::row`] where the points that are inside are no range.
+    fn points(&self, src: &[T], point: &[usize], first: usize, out: &mut [T]) {
+        let base = self.offsets.iter().fold(self.base, |n, (v, t)| n.wrapping_add(t[point[*v]]));
+        for (j, o) in (first..).zip(out) {
+            let inside = |edge: &Edge| {
+                let at = edge.outer.iter().fold(edge.base, |n, (v, t)| n.wrapping_add(t[point[*v]]));
+                let along = edge.along.as_ref().map_or(0, |a| a.at(j));
+                (0..edge.extent).contains(&at.wrapping_add(along))
+            };
+            let ok = self.edges.iter().all(inside);
+            *o = if ok { src[base.wrapping_add(self.along.at(j)) as usize] } else { self.fill };
+        }
+    }
 }
 
 /// Copies point by point, for arbitrary index expressions.

@@ -1,0 +1,8 @@
+//! Models on the CPU, as a WebAssembly module for web pages and Node. Requests and answers are those of
+//! [`wgfc_compiler::requests::host`].
+//!
+//! `web/src/cpu` is the page's side. The module's only import is `read` in [`abi`], and it has no threads.
+
+pub mod abi;
+#[cfg(test)]
+mod tests;
