@@ -297,3 +297,49 @@ fn schedules_and_taps_are_as_asked() {
     let (bad, _) = asked(&model, &files, json!({ "taps": ["nothing of this name"] }));
     assert!(!bad["errors"].is_null());
 }
+
+/// Kernels come with several schedules of their own, the first of which is the one that is chosen, and a table with another one is obeyed.
+#[test]
+fn kernels_are_given_to_be_timed() {
+    let (_, model, files) = fixture("mlp");
+    let (answer, _) = asked(&model, &files, json!({ "trials": { "most": 3, "values": { "batch": 5 } } }));
+    let trials = answer["trials"].as_array().unwrap();
+    assert!(!trials.is_empty(), "{answer}");
+    let chosen = |more: Value| {
+        let mut request = json!({ "list_schedules": true });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (answer, _) = asked(&model, &files, request);
+        serde_json::from_str::<Value>(answer["schedules"].as_str().unwrap()).unwrap()["choices"].clone()
+    };
+    let own = chosen(json!({}));
+    let has = |all: &Value, schedule: &Value| all.as_object().unwrap().values().any(|s| s == schedule);
+    for trial in trials {
+        let candidates = trial["candidates"].as_array().unwrap();
+        assert!(candidates.len() > 1, "{trial}");
+        assert!(has(&own, &candidates[0]["schedule"]), "{} is not among {own}", candidates[0]["schedule"]);
+        let buffers = trial["buffers"].as_array().unwrap();
+        assert!(
+            buffers.iter().any(|b| b["output"] == true) && buffers.iter().any(|b| b["cold"] == true),
+            "{trial}"
+        );
+        for c in candidates {
+            let inside = c["inside"].as_array().unwrap().len();
+            for step in c["steps"].as_array().unwrap() {
+                assert!(step["wgsl"].as_str().unwrap().contains("fn main"), "{step}");
+                assert!(
+                    step["workgroups"].as_array().unwrap().iter().all(|n| n.as_u64().unwrap() > 0),
+                    "{step}"
+                );
+                let numbers = step["bindings"].as_array().unwrap().iter().map(|b| b[0].as_u64().unwrap());
+                assert!(numbers.clone().all(|n| (n as usize) < buffers.len() + inside), "{step}");
+            }
+        }
+        let other = &candidates.last().unwrap()["schedule"];
+        let key = trial["key"].as_str().unwrap();
+        let table = json!({ "version": answer["version"], "choices": { key: other } }).to_string();
+        assert!(has(&chosen(json!({ "tuning": table })), other), "{other} is not obeyed");
+        let (rest, _) = asked(&model, &files, json!({ "trials": { "most": 3, "known": [key] } }));
+        assert_eq!(rest["trials"].as_array().unwrap().len(), trials.len() - 1);
+    }
+    assert_eq!(chosen(json!({ "tuning": "{\"version\": 1}" })), own);
+}

@@ -1,7 +1,7 @@
 //! Answers to requests.
 
-use super::Request;
 use super::request::Elsewhere;
+use super::{Request, trials};
 use crate::import::{Format, gguf, import};
 use crate::schedule::table::{self, Tuning};
 use crate::{Diagnostic, Errors, Kind, Options, decoding, pipeline};
@@ -19,7 +19,8 @@ const LEAST_STRETCH: usize = 4 << 10;
 pub struct Answer {
     /// `{"plan", "kernels", "read"}`: the bundle in the format of `docs/plan-format.md`, the texts of its kernels by name, and
     /// the number of bytes read from files; `"schedules"` if they were requested; `"beside"`, for a GGUF file of a decoder that generates, the texts
-    /// of the files that would lie beside another model. After an error: `{"errors", "text"}`.
+    /// of the files that would lie beside another model. Where [trials](super::TrialsRequest) were asked for: `{"trials",
+    /// "version"}`, the latter that of tables. After an error: `{"errors", "text"}`.
     pub json: String,
     /// The contents of the file without a name, which holds the parts of weights that were computed here.
     pub data: Vec<u8>,
@@ -56,6 +57,17 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
         true => decoding::generate(graph, &request.taps),
         false => Ok(()),
     };
+    if let Some(asked) = &request.trials {
+        let mut trials = vec![];
+        for (_, options) in &options {
+            let fused = pipeline::fuse_amended(model, &elsewhere, options, &mut amend, &mut |_, _| {})?;
+            trials::add(&mut trials, &fused, options, asked)?;
+        }
+        return Ok(Answer {
+            json: json!({ "trials": trials, "version": table::VERSION }).to_string(),
+            data: vec![],
+        });
+    }
     let mut programs = vec![];
     let mut schedules = Tuning::default();
     for (name, options) in options {

@@ -9,6 +9,8 @@
 mod answer;
 pub mod host;
 mod request;
+mod trials;
 
 pub use answer::{Answer, compile};
 pub use request::{File, PlanRequest, Request, TrainingRequest};
+pub use trials::TrialsRequest;

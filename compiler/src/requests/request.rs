@@ -1,5 +1,6 @@
 //! Requests: options, plans, and files.
 
+use super::TrialsRequest;
 use crate::DeviceProfile;
 use crate::import::{ExternalData, OWN_FILE};
 use crate::schedule::table::Tuning;
@@ -51,6 +52,11 @@ pub struct Request {
     pub schedules: Option<String>,
     /// Whether the answer has the schedules in that format.
     pub list_schedules: bool,
+    /// The schedules that are fastest on the device, in the format of [`Tuning::to_json`]. A table of another version is left out, as a page
+    /// may have kept it since.
+    pub tuning: Option<String>,
+    /// Asks for kernels to be timed instead of plans.
+    pub trials: Option<TrialsRequest>,
     /// The plans in order of preference. If empty, there is one plan without a name.
     pub plans: Vec<PlanRequest>,
 }
@@ -158,6 +164,9 @@ impl Request {
             if let Some(text) = &self.schedules {
                 let wrong = |e: String| Errors(vec![Diagnostic::model(format!("the schedules: {e}"))]);
                 options.schedules = Tuning::from_json(text.as_bytes()).map_err(wrong)?;
+            }
+            if let Some(Ok(table)) = self.tuning.as_ref().map(|t| Tuning::from_json(t.as_bytes())) {
+                options.tuning = table;
             }
             options.expect.0.extend(self.expect.iter().map(|(n, v)| (n.clone(), *v)));
             if let Some(profile) = p.profile.as_ref().or(self.profile.as_ref()) {
