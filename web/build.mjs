@@ -37,7 +37,8 @@ for (const name of ["index", ...later]) {
   writeFileSync(here + outfile, code.replaceAll(PLACE, COMPILER));
 }
 // Entries of their own, which share index.js with the page.
-await build({ ...common, entryPoints: ["src/measure.ts"], outfile: "dist/measure.js", bundle: true, minify: true, plugins: [beside] });
+for (const name of ["measure", "tune"])
+  await build({ ...common, define: { COMPILER: JSON.stringify(COMPILER) }, entryPoints: [`src/${name}.ts`], outfile: `dist/${name}.js`, bundle: true, minify: true, plugins: [beside] });
 await build({ ...common, entryPoints: ["src/train.ts"], outfile: "dist/train.js", bundle: true, minify: true, external: ["./index.js"], plugins: [beside] });
 for (const name of ["index", "worker"])
   await build({ ...common, entryPoints: [`src/cpu/${name}.ts`], outfile: `dist/cpu/${name}.js`, bundle: true, minify: true, external: ["../index.js"], plugins: [beside] });

@@ -19,18 +19,17 @@ rmSync(out, { recursive: true, force: true });
 mkdirSync(`${out}vendor`, { recursive: true });
 for (const file of ["index.html", "style.css"]) copyFileSync(here + file, out + file);
 const common = { absWorkingDir: here, bundle: true, format: "esm", target: "es2022", minify: true, logLevel: "warning", legalComments: "linked" };
-const external = ["wgfc", "wgfc/generate", "wgfc/compiler", "wgfc/measure", "wgfc/train"];
+const external = ["wgfc", "wgfc/generate", "wgfc/compiler", "wgfc/measure", "wgfc/train", "wgfc/tune"];
 await build({ ...common, entryPoints: ["src/main.ts"], outfile: `${out}main.js`, external });
 for (const name of ["jinja", "tokenizers"]) await build({ ...common, entryPoints: [`@huggingface/${name}`], outfile: `${out}vendor/${name}.js` });
 // The package as it is: its modules find each other. Where a server compiles, without the compiler's module, its worker, and what no demo uses.
-const left = page ? /\.d\.ts$|\.wasm$|worker\.js$/ : /\.d\.ts$/;
+const left = page ? /\.d\.ts$|\.wasm$|worker\.js$|\/cpu($|\/)/ : /\.d\.ts$/;
 cpSync(`${web}dist`, `${out}wgfc`, { recursive: true, filter: (f) => !left.test(f) });
 if (page) {
   // The name of the module that the package was built with is of no use without it, and differs from build to build.
   const module = `${web}dist/compiler/compiler.wasm`;
-  const compiler = `${out}wgfc/compiler/index.js`;
   const name = existsSync(module) ? createHash("sha256").update(readFileSync(module)).digest("hex") : "none";
-  writeFileSync(compiler, readFileSync(compiler, "utf8").replaceAll(name, "none"));
+  for (const file of ["compiler/index.js", "tune.js"].map((f) => `${out}wgfc/${f}`)) writeFileSync(file, readFileSync(file, "utf8").replaceAll(name, "none"));
   process.exit();
 }
 

@@ -10,12 +10,11 @@
  */
 
 import { absent, surroundings } from "./absent.js";
+import { Clock } from "./clock.js";
 import { type DeviceLike, type DeviceProfile, kindOf, profileOf, speedsOf } from "./compiler/profile.js";
 import { keepSpeeds } from "./compiler/speeds.js";
 import { WgfcError } from "./errors.js";
-import { throwIfAborted } from "./fail.js";
-import { soon } from "./soon.js";
-import { COMPUTE_STAGE, COPY_DST, COPY_SRC, MAP_FOR_READING, MAP_READ, QUERY_RESOLVE, STORAGE } from "./usage.js";
+import { COMPUTE_STAGE, COPY_DST, COPY_SRC, STORAGE } from "./usage.js";
 import arithmetic from "../../runtime/src/measuring/kernels/arithmetic.wgsl";
 import barrier from "../../runtime/src/measuring/kernels/barrier.wgsl";
 import cached from "../../runtime/src/measuring/kernels/cached.wgsl";
@@ -49,8 +48,6 @@ const STRAIGHT = 1.1;
 const WAITING = 0.65;
 /** Floating-point operations of an invocation of `arithmetic.wgsl` in a turn. */
 const OPERATIONS = 64;
-/** How often the browser is asked to look for work that is done: for some ten milliseconds. */
-const LOOKS = 64;
 /** The stages, for progress. */
 const STAGES = ["warming up", "latencies", "arithmetic", "cores", "caches", "memory", "dispatches"];
 
@@ -93,31 +90,29 @@ interface Loop {
   readonly group: GPUBindGroup;
 }
 
+/** Dispatches of a loop's kernel in a pass. */
+const recorded = ({ pipeline, group }: Loop, workgroups: number, dispatches: number) => (pass: GPUComputePassEncoder) => {
+  pass.setPipeline(pipeline);
+  pass.setBindGroup(0, group);
+  for (let i = 0; i < dispatches; i++) pass.dispatchWorkgroups(workgroups);
+};
+
 class Bench {
   readonly #device: GPUDevice;
   readonly #software: boolean;
-  readonly #signal: AbortSignal | undefined;
   readonly #own: { destroy(): void }[] = [];
   readonly #turns: GPUBuffer;
-  readonly #clock: { readonly set: GPUQuerySet; readonly ticks: GPUBuffer; readonly read: GPUBuffer } | undefined;
-  /** Whether the device's timestamps are used. */
-  #trusted: boolean;
+  readonly #clock: Clock;
 
   constructor(device: GPUDevice, software: boolean, signal: AbortSignal | undefined) {
-    [this.#device, this.#software, this.#signal] = [device, software, signal];
+    [this.#device, this.#software] = [device, software];
     this.#turns = this.#buffer(256);
-    this.#trusted = device.features.has("timestamp-query");
-    if (!this.#trusted) return;
-    const keep = <T extends { destroy(): void }>(of: T): T => (this.#own.push(of), of);
-    this.#clock = {
-      set: keep(device.createQuerySet({ type: "timestamp", count: 2 })),
-      ticks: keep(device.createBuffer({ size: 16, usage: QUERY_RESOLVE | COPY_SRC })),
-      read: keep(device.createBuffer({ size: 16, usage: MAP_READ | COPY_DST })),
-    };
+    this.#clock = new Clock(device, signal);
   }
 
   dispose(): void {
-    for (const of of this.#own) of.destroy();
+    for (const one of this.#own) one.destroy();
+    this.#clock.dispose();
   }
 
   async speeds(stage: (number: number) => void): Promise<Record<string, number>> {
@@ -137,7 +132,7 @@ class Bench {
       const elements = buffer.size / 4;
       // An odd step of a little over 16 KiB through a power of two of elements visits them all.
       this.#set(1, 1, elements, (4127 % elements) | 1);
-      await this.#time(bind(fillP, buffer), software ? 8 : 1024, 1);
+      await this.#clock.time(recorded(bind(fillP, buffer), software ? 8 : 1024, 1));
     }
     this.#set(1, 1, 0xffffffff, 0);
     const arithmeticLoop = bind(arithmeticP, out);
@@ -204,63 +199,19 @@ class Bench {
     this.#device.queue.writeBuffer(this.#turns, 0, Uint32Array.from(words));
   }
 
-  /** The seconds of dispatches in one pass: by the page's clock, and by the device's, or 0. */
-  async #both({ pipeline, group }: Loop, workgroups: number, dispatches: number): Promise<[wall: number, device: number]> {
-    throwIfAborted(this.#signal);
-    const { queue } = this.#device;
-    const clock = this.#trusted ? this.#clock : undefined;
-    const start = performance.now();
-    const encoder = this.#device.createCommandEncoder();
-    const pass = encoder.beginComputePass(
-      clock ? { timestampWrites: { querySet: clock.set, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 } } : {},
-    );
-    pass.setPipeline(pipeline);
-    pass.setBindGroup(0, group);
-    for (let i = 0; i < dispatches; i++) pass.dispatchWorkgroups(workgroups);
-    pass.end();
-    if (clock) {
-      encoder.resolveQuerySet(clock.set, 0, 2, clock.ticks, 0);
-      encoder.copyBufferToBuffer(clock.ticks, 0, clock.read, 0, 16);
-    }
-    queue.submit([encoder.finish()]);
-    await soon(this.#device, queue.onSubmittedWorkDone(), LOOKS);
-    const wall = (performance.now() - start) / 1000;
-    if (!clock) return [wall, 0];
-    await clock.read.mapAsync(MAP_FOR_READING);
-    const [begin, end] = new BigUint64Array(clock.read.getMappedRange()) as unknown as [bigint, bigint];
-    clock.read.unmap();
-    return [wall, Number(end - begin) / 1e9];
-  }
-
-  async #time(loop: Loop, workgroups: number, dispatches: number): Promise<number> {
-    const [wall, device] = await this.#both(loop, workgroups, dispatches);
-    return device > 0 ? device : wall;
+  #both(loop: Loop, workgroups: number, dispatches: number): Promise<[wall: number, device: number]> {
+    return this.#clock.both(recorded(loop, workgroups, dispatches));
   }
 
   async #once(loop: Loop, n: number, workgroups: number, dispatches: number): Promise<number> {
     this.#set(n);
-    return this.#time(loop, workgroups, dispatches);
+    return this.#clock.time(recorded(loop, workgroups, dispatches));
   }
 
-  /**
-   * Keeps the device busy until it no longer becomes faster, as an idle device lowers its clock. Timestamps that say more than the page's
-   * clock, or nothing, are not used.
-   */
   async #warmUp(loop: Loop, workgroups: number): Promise<void> {
-    const begin = performance.now();
     const [n] = await this.#enough(loop, workgroups);
     this.#set(n);
-    for (let [steady, before] = [0, Infinity]; performance.now() - begin < 500 && steady < 4; ) {
-      let least = Infinity;
-      for (let i = 0; i < 3; i++) {
-        const [wall, device] = await this.#both(loop, workgroups, 1);
-        // Browsers round timestamps to tenths of a millisecond.
-        this.#trusted &&= device > 0 && device < 1.01 * wall + 2e-4;
-        least = Math.min(least, device > 0 ? device : wall);
-      }
-      steady = least > 0.99 * before ? steady + 1 : 0;
-      before = Math.min(before, least);
-    }
+    await this.#clock.warmUp(recorded(loop, workgroups, 1));
   }
 
   /** The numbers of turns and of dispatches that take long enough. */
@@ -317,7 +268,7 @@ class Bench {
     const workgroups = Math.min(most, Math.ceil(bytes / 16 / (this.#software ? 256 * 64 : 256 * 8)));
     const time = async (copies: number) => {
       let least = Infinity;
-      for (let i = 0; i < ROUNDS; i++) least = Math.min(least, await this.#time(loop, workgroups, copies));
+      for (let i = 0; i < ROUNDS; i++) least = Math.min(least, await this.#clock.time(recorded(loop, workgroups, copies)));
       return least;
     };
     const one = await time(1);

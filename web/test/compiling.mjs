@@ -342,3 +342,36 @@ export async function devices_are_measured() {
     await clearCache(name);
   }
 }
+
+export async function kernels_are_tuned() {
+  const { tune } = await import("/dist/tune.js");
+  const { trials } = await import("/dist/compiler/index.js");
+  const name = "tuned";
+  const seen = [];
+  try {
+    const options = { cache: name, most: 3, budget: 60_000, onKernel: ({ done, total, kernel }) => seen.push([done, total, kernel?.title]) };
+    const { kernels, left, table } = await tune(inside(), options);
+    console.log(`tuned ${kernels.map((k) => `${k.title}: ${k.own.schedule} ${k.own.microseconds}, ${k.best.schedule} ${k.best.microseconds}`).join("; ")}; ${table}`);
+    if (!kernels.length || left) throw new Error(`${kernels.length} kernels were tuned and ${left} left`);
+    equal(seen.map(([done]) => done), kernels.map((_, i) => i + 1), "progress");
+    for (const { own, best } of kernels)
+      if (!(own.microseconds > 0 && best.microseconds <= own.microseconds)) throw new Error(`${own.microseconds} and ${best.microseconds} µs`);
+    const again = await tune(inside(), options);
+    equal([again.kernels, again.left, again.table], [[], 0, table], "what is known is not measured again");
+    // Of what is kept, another schedule is made the fastest: compilations obey.
+    const adapter = await navigator.gpu.requestAdapter();
+    const asked = await trials(inside(), { device: adapter }, { most: 3, values: {}, known: [] });
+    equal(asked.trials.length, kernels.length, "kernels");
+    const { key, candidates } = asked.trials[0];
+    const other = candidates.at(-1).schedule;
+    const cache = await caches.open(name);
+    const [kept] = (await cache.keys()).filter((k) => k.url.includes("choices"));
+    await cache.put(kept, new Response(JSON.stringify({ version: asked.version, choices: { [key]: other } })));
+    const { schedules } = await compile(inside(), { cache: name, device: adapter, listSchedules: true });
+    if (!Object.values(JSON.parse(schedules).choices).includes(other)) throw new Error(`${other} is not in ${schedules}`);
+    const untuned = await compile(inside(), { cache: false, device: adapter, listSchedules: true });
+    if (Object.values(JSON.parse(untuned.schedules).choices).includes(other)) throw new Error(`${other} is chosen without a table`);
+  } finally {
+    await clearCache(name);
+  }
+}

@@ -4,6 +4,7 @@ import { type Compiled, compile } from "../src/compiler/index.js";
 import { type CpuModel, load as loadOnCpu } from "../src/cpu/index.js";
 import { type DeviceProfile, measure } from "../src/measure.js";
 import { type Step, Trainer } from "../src/train.js";
+import { type Tuned, type TunedKernel, tune } from "../src/tune.js";
 import { clearCache, type DispatchTime, type ErrorKind, type Inspection, load, type Model, Tensor, type TypedArray, WgfcError } from "../src/index.js";
 
 export async function compiling(file: File, device: GPUDevice): Promise<void> {
@@ -24,6 +25,11 @@ export async function onTheCpu(file: File, x: Tensor<TypedArray>): Promise<numbe
   console.log(model.inputs.map((p) => p.shape), model.outputs.map((p) => p.dtype));
   model.dispose();
   return y!.data.length;
+}
+
+export async function tuning(device: GPUDevice): Promise<Tuned> {
+  const report = ({ title, own, best }: TunedKernel) => console.log(title, own.microseconds / best.microseconds, best.schedule);
+  return tune("model.onnx", { device, dims: { batch: 1 }, values: { seq: 128 }, budget: 5000, most: 8, idle: false, onKernel: ({ done, total, kernel }) => kernel ? report(kernel) : console.log(done / total) });
 }
 
 export async function measuring(device: GPUDevice): Promise<DeviceProfile> {

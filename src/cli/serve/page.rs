@@ -39,6 +39,7 @@ pub static PAGE: &[(&str, &[u8])] = page![
     "wgfc/states.js",
     "wgfc/timestamps.js",
     "wgfc/train.js",
+    "wgfc/tune.js",
     "wgfc/verify.js",
 ];
 

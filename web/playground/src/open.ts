@@ -1,5 +1,6 @@
 /** Opening of programs and models that are dropped, fetched or linked. */
 
+import type { ModelSource } from "wgfc";
 import { LARGEST_FILE } from "./hash.js";
 import { type Opened, graphOf, openFiles } from "./program.js";
 import { deviceOf } from "./runs.js";
@@ -26,13 +27,17 @@ export async function compiled(from: Source, how: HowToCompile, say: (text: stri
   const { compile } = await import("wgfc/compiler");
   const device = await deviceOf().catch(() => undefined);
   say(`Compiling ${name}`);
-  const source = from instanceof URL ? from : from.length > 1 ? Object.fromEntries(from.map((f) => [f.name, f])) : from[0]!;
-  const made = await compile(source, { ...how, validate: true, ...(device ? { device } : {}) });
+  const made = await compile(sourceOf(from), { ...how, validate: true, ...(device ? { device } : {}) });
   const graph = /\.onnx$/i.test(name) ? await graphOf(file ?? (await fetched(from as URL))) : undefined;
   const opened = await openFiles(name, made.source, graph);
   const small = file && file.size <= LARGEST_FILE ? { file: { name, bytes: new Uint8Array(await file.arrayBuffer()) } } : {};
   const { schedules } = made;
   return { ...opened, model: from, compiled: made.ms, ...small, ...(schedules === undefined ? {} : { schedules }) };
+}
+
+/** A model as the compiler takes it. */
+export function sourceOf(from: Source): ModelSource {
+  return from instanceof URL ? from : from.length > 1 ? Object.fromEntries(from.map((f) => [f.name, f])) : from[0]!;
 }
 
 /** Opens dropped files: a model, a program's bundle, or the files of a program's folder. */

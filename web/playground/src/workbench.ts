@@ -1,11 +1,12 @@
 /** The workbench: a model's graph, its kernels and their WGSL side by side, with their times on this device. */
 
 import { type Model, type Tensor, type TensorLike, type TypedArray, load } from "wgfc";
+import { type TunedKernel, tune } from "wgfc/tune";
 import { type Measured, type Speeds, histogram, roofline } from "./charts.js";
 import { h, hue, messageOf, si, time } from "./dom.js";
 import { type Editor, editor } from "./editor.js";
 import { type Drawn, dispatchPicture, draw, modelPicture } from "./graph.js";
-import { type HowToCompile, compiled } from "./open.js";
+import { type HowToCompile, compiled, sourceOf } from "./open.js";
 import { type Opened, type Plan, Sizes, edited, freeSymbols, tapped } from "./program.js";
 import { type Result, adapterName, deviceOf, inputsFor, measureDevice, measuredProfile, runModel, timeDispatches, titleOf } from "./runs.js";
 
@@ -66,7 +67,7 @@ export class Workbench {
       h("div", { class: "head" },
         h("div", { class: "name" }, h("h1", {}, this.#opened.name), this.#planChoice()),
         p.dims,
-        h("div", { class: "actions" }, button("Run", "Run with made-up inputs (Ctrl-Enter in the editor)", "run", () => this.#run(), true), button("Time kernels", "How long each kernel takes on this device", "time", () => this.#time()), recompile ? button("Compile unfused", "Every operator as a kernel of its own, to compare with", "unfused", () => this.#unfused()) : false, recompile ? button("Compile for this device", "Measure the device, and choose the kernels by its speeds", "device", () => this.#forDevice()) : false, recompile ? schedules : false),
+        h("div", { class: "actions" }, button("Run", "Run with made-up inputs (Ctrl-Enter in the editor)", "run", () => this.#run(), true), button("Time kernels", "How long each kernel takes on this device", "time", () => this.#time()), recompile ? button("Compile unfused", "Every operator as a kernel of its own, to compare with", "unfused", () => this.#unfused()) : false, recompile ? button("Compile for this device", "Measure the device, and choose the kernels by its speeds", "device", () => this.#forDevice()) : false, recompile ? button("Tune kernels", "Time several schedules of each kernel on this device, and compile with the fastest", "tune", () => this.#tune()) : false, recompile ? schedules : false),
       ),
       p.figures, p.status,
       h("div", { class: "columns" },
@@ -378,6 +379,17 @@ export class Workbench {
     await this.#recompile({});
     const href = `data:application/json,${encodeURIComponent(JSON.stringify(await measuredProfile(), null, 1))}`;
     this.#parts.status.append("Compiled for this device as it was measured. ", h("a", { href, download: "profile.json" }, "Download its profile"));
+  }
+
+  /** Times the kernels' schedules on this device and compiles the model with the fastest. */
+  async #tune(): Promise<void> {
+    const onKernel = ({ done, total }: { done: number; total: number }) => this.#say(`Tuning kernels: ${done} of ${total}`);
+    const { kernels, left, table } = await tune(sourceOf(this.#opened.model!), { device: await deviceOf(), values: this.state.dims, onKernel });
+    await this.#recompile({});
+    const faster = kernels.filter((k) => k.best.schedule !== k.own.schedule);
+    const share = (k: TunedKernel) => `${k.title.split(/[ ,]/)[0]} ${Math.round(100 - (100 * k.best.microseconds) / k.own.microseconds)} %`;
+    this.#parts.status.append(`${faster.length} of ${kernels.length} kernels became faster${faster.length ? `: ${faster.map(share).join(", ")}` : ""}.${left ? ` ${left} were left: tune again.` : ""} `);
+    if (table) this.#parts.status.append(h("a", { href: `data:application/json,${encodeURIComponent(table)}`, download: "tuning.json" }, "Download the table"));
   }
 
   /** Shows the kernels' schedules as JSON, and compiles the model with the edited ones. */

@@ -7,12 +7,12 @@ import { WgfcError } from "../errors.js";
 import { aborted, throwIfAborted } from "../fail.js";
 import { PACKED_PRODUCTS, lacksPackedProducts } from "../language.js";
 import type { Files, ModelSource } from "../source.js";
-import { type Key, placeOf } from "./kept.js";
+import { type Key, type Made, placeOf } from "./kept.js";
 import { originOf } from "./origin.js";
 import { type DeviceLike, type DeviceProfile, infoOf, profileOf, profileOfLimits } from "./profile.js";
 import { type ModelFiles, type Refusal, readModel, refused } from "./read.js";
 import { inServer, serverOf } from "./server.js";
-import { keptSpeeds } from "./speeds.js";
+import { keptChoices, keptSpeeds, tableOf } from "./speeds.js";
 import type { Job, Reply, WorkerFile } from "./worker.js";
 
 export type { DeviceLike, DeviceProfile } from "./profile.js";
@@ -140,37 +140,97 @@ export interface Compiled {
  */
 export async function compile(source: ModelSource, options: CompileOptions = {}): Promise<Compiled> {
   const { signal, onProgress, cache, validate = false } = options;
-  throwIfAborted(signal);
-  const request = await requestOf(options);
-  const model = await readModel(originOf(source), options);
-  throwIfAborted(signal);
-  const files = [...model.files].map(([name, { bytes }]) => ({ name, bytes }));
-  const text = JSON.stringify({ ...request, files, begins: model.begins });
+  const { job, model } = await jobOf(source, options);
   const versions = [...model.files.values()].map((f) => f.version);
   const own = model.whole ? [] : versions;
-  // A plan is not cached if a file of the model has no known version.
-  const key = [model.bytes, text, ...own, ...(validate ? ["validated"] : [])];
-  const server = serverOf();
-  // A server may be exchanged for another version.
-  const place = !server && own.every((v) => v !== undefined) ? await placeOf(key as Key, cache) : undefined;
+  // A plan is not cached if a file of the model has no known version, and as a server may be exchanged for another version.
+  const key = [model.bytes, job.request, ...own, ...(validate ? ["validated"] : [])];
+  const place = !serverOf() && own.every((v) => v !== undefined) ? await placeOf(key as Key, cache) : undefined;
   const before = await place?.get();
   onProgress?.({ stage: "compile", loaded: before ? 1 : 0, total: 1 });
   throwIfAborted(signal);
-  const places = [...model.files.values()].map((f): WorkerFile => (f.place instanceof URL ? f.place.href : f.place));
-  const job = { model: model.bytes, request: text, files: places, validate };
-  const reply = before ?? (server ? await inServer(server, job, signal) : await inWorker(job, signal));
-  if (!("json" in reply)) throw new WgfcError(reply.kind, reply.message);
-  const answer = JSON.parse(reply.json) as Answer;
-  if ("errors" in answer) throw refused(answer);
+  const reply = before ?? (await ask(job, signal));
+  const answer = parsed<Answer>(reply);
   if (!before) await place?.put(reply);
   onProgress?.({ stage: "compile", loaded: 1, total: 1 });
   return { ...compiled(answer, reply.data, model.files), ms: reply.ms, cached: before !== undefined };
 }
 
-/** The compiler's answer: a plan, or errors. */
-type Answer = { plan: Compiled["plan"]; kernels: Record<string, string>; read: number; schedules?: string; beside?: Record<string, string> } | Refusal;
+/** A kernel with the schedules to be timed. */
+export interface Trial {
+  /** The key in a table of schedules. */
+  readonly key: string;
+  readonly title: string;
+  /** The number of its dispatches in a run of the model. */
+  readonly dispatches: number;
+  /** The words of the uniform with the sizes. */
+  readonly dims: readonly number[];
+  /** The tensors that it reads and writes; of `cold` ones it reads other memory in each run of a model. */
+  readonly buffers: readonly { readonly dtype: string; readonly bytes: number; readonly output: boolean; readonly cold: boolean }[];
+  /** First the schedule that is chosen without measuring. */
+  readonly candidates: readonly TrialCandidate[];
+}
+
+/** A schedule of a kernel, and its dispatches. Buffers of its own, which have the sizes `inside`, are numbered after the kernel's. */
+export interface TrialCandidate {
+  readonly schedule: string;
+  readonly inside: readonly number[];
+  readonly steps: readonly {
+    readonly wgsl: string;
+    readonly bindings: readonly (readonly [buffer: number, written: boolean])[];
+    readonly uses_dims: boolean;
+    readonly workgroups: readonly [number, number, number];
+  }[];
+}
+
+/** The kernels of a model that `tune` of `wgfc/tune` measures, but those that are `known`, and the version of tables of schedules. */
+export async function trials(
+  source: ModelSource,
+  options: CompileOptions,
+  asked: { readonly most: number; readonly values: Readonly<Record<string, number>>; readonly known: readonly string[] },
+): Promise<{ trials: Trial[]; version: number }> {
+  const { job } = await jobOf(source, { ...options, validate: false }, { trials: asked });
+  return parsed(await ask(job, options.signal));
+}
+
+/** The job of a compilation, in which `more` is asked, and the model's files. */
+async function jobOf(source: ModelSource, options: CompileOptions, more: object = {}): Promise<{ job: Job; model: ModelFiles }> {
+  throwIfAborted(options.signal);
+  const request = await requestOf(options);
+  const model = await readModel(originOf(source), options);
+  throwIfAborted(options.signal);
+  const named = [...model.files].map(([name, { bytes }]) => ({ name, bytes }));
+  const files = [...model.files.values()].map((f): WorkerFile => (f.place instanceof URL ? f.place.href : f.place));
+  const text = JSON.stringify({ ...request, ...more, files: named, begins: model.begins });
+  return { job: { model: model.bytes, request: text, files, validate: options.validate ?? false }, model };
+}
+
+/** Has the server compile, or the worker. */
+async function ask(job: Job, signal?: AbortSignal): Promise<Made> {
+  const server = serverOf();
+  const reply = await (server ? inServer(server, job, signal) : inWorker(job, signal));
+  if ("json" in reply) return reply;
+  throw new WgfcError(reply.kind, reply.message);
+}
+
+function parsed<T extends object>({ json }: Made): T {
+  const answer = JSON.parse(json) as T | Refusal;
+  if ("errors" in answer) throw refused(answer);
+  return answer;
+}
+
+/** The compiler's answer. */
+interface Answer {
+  readonly plan: Compiled["plan"];
+  readonly kernels: Record<string, string>;
+  readonly read: number;
+  readonly schedules?: string;
+  readonly beside?: Record<string, string>;
+}
+
 async function requestOf(o: CompileOptions): Promise<object> {
-  const measured = o.profile || !o.device ? undefined : await keptSpeeds(infoOf(o.device), o.cache);
+  const info = o.profile || !o.device ? undefined : infoOf(o.device);
+  const [measured, choices] = await Promise.all([keptSpeeds(info, o.cache), keptChoices(info, o.cache)]);
   const found = o.device ? { ...profileOf(o.device), ...(measured ? { speeds: measured } : {}) } : profileOfLimits(o.limits ?? {}, o.features ?? []);
   const profile = o.profile ?? found;
   if (o.precision === "f16" && !profile.limits?.["f16"])
@@ -183,12 +243,12 @@ async function requestOf(o: CompileOptions): Promise<object> {
     console.warn(`wgfc: this browser's WGSL lacks ${PACKED_PRODUCTS}: the model is compiled without activations of 8 bits`);
   // JSON omits undefined fields.
   return {
-    profile: precise(profile), dims, expect, unfused, taps, added, replaced, schedules, list_schedules, plans, precision, keep_f32, weights, activations, generate, training,
+    profile: precise(profile), tuning: choices && tableOf(choices), dims, expect, unfused, taps, added, replaced, schedules, list_schedules, plans, precision, keep_f32, weights, activations, generate, training,
   };
 }
 
 function compiled(
-  { plan, kernels, read, schedules, beside = {} }: Exclude<Answer, Refusal>,
+  { plan, kernels, read, schedules, beside = {} }: Answer,
   data: Uint8Array<ArrayBuffer>,
   files: ModelFiles["files"],
 ): Omit<Compiled, "ms" | "cached"> {
