@@ -24,6 +24,12 @@ models=(
 )
 decoders=("qwen-f32 qwen2.5-0.5b" "qwen-f16 qwen2.5-0.5b --precision f16" "qwen-q4 qwen2.5-0.5b-q4f16")
 
+# Simulations with their loop in a kernel (NAME), and with dispatches for each step (NAME-steps).
+loops=(
+    "cartpole genomes:f32:4096x58,state:f32:4096x4 --dim population=4096 --fix steps=500"
+    "portfolio genomes:f32:10000x246,signals:f32:1500x36 --dim population=10000 --dim steps=1500"
+)
+
 pack() {
     local folder=$1 here=target/web/engines
     shift
@@ -176,6 +182,14 @@ bench() {
         # shellcheck disable=SC2086
         compile "$name-measured" "$name" $options --profile "$profile" --force
         specs+=("$name" "$inputs" "$name-measured" "$inputs")
+    done
+    for loop in "${loops[@]}"; do
+        read -r name inputs options <<<"$loop"
+        # shellcheck disable=SC2086
+        compile "$name" "simulations/$name/model" $options --target web
+        # shellcheck disable=SC2086
+        compile "$name-steps" "simulations/$name/model" $options --target web --without loops
+        specs+=("$name" "$inputs" "$name-steps" "$inputs")
     done
     for decoder in "${decoders[@]}"; do
         read -r name fixture options <<<"$decoder"

@@ -2,9 +2,9 @@
 //
 //   node web/engines/bench.mjs [--browser] [--toggle NAME]... [--json FILE] [--least] WHAT
 //
-// WHAT is measure, dispatch, model NAME INPUTS..., train NAME INPUTS..., decode NAME..., ort NAME INPUTS... or ort-decode NAME...
+// WHAT is measure, dispatch, model NAME INPUTS..., train NAME INPUTS..., decode NAME..., tune NAME INPUTS..., ort NAME INPUTS... or ort-decode NAME...
 //
-// NAME is a folder in target/web/plans (WGFC_PLANS), which `wgfc compile --target web` wrote; for onnxruntime-web (WGFC_ORT,
+// NAME is a folder in target/web/plans (WGFC_PLANS), which `wgfc compile --target web` wrote; for tune and onnxruntime-web (WGFC_ORT,
 // web/bench/node_modules) a graph in fixtures/ with sizes from --dims, as in batch=1,seq=128. INPUTS are as in
 // `pixel_values:f32:1x3x224x224` or `input_ids:i64:1x128=5`, and `rate:f32:=0.001` for one number. --least takes a device with the limits
 // that every device has. --browser measures in a page of headless Chromium (CHROMIUM, WGFC_GPU=1 for a GPU) instead of in this process.
@@ -56,7 +56,7 @@ const result = { engine: what.startsWith("ort") ? "onnxruntime-web" : flags.brow
 console.log(`${result.engine} on ${result.name}`);
 const { past, tokens, capacity } = flags;
 const options = { past: Number(past), tokens: Number(tokens), capacity: Number(capacity), least: flags.least, dims: Object.fromEntries(flags.dims.split(",").map((d) => [d.split("=")[0], Number(d.split("=")[1])])) };
-const programs = ["model", "train", "ort"].includes(what) ? rest.flatMap((name, i) => (i % 2 ? [] : [[name, inputsOf(rest[i + 1])]])) : rest.map((name) => [name]);
+const programs = ["model", "train", "tune", "ort"].includes(what) ? rest.flatMap((name, i) => (i % 2 ? [] : [[name, inputsOf(rest[i + 1])]])) : rest.map((name) => [name]);
 Object.assign(result, await call("measure", what, programs, options));
 if (result.profile) console.log(`measured in ${result.seconds.toFixed(1)} s: ${JSON.stringify(result.profile.speeds)}`);
 for (const [mode, parts] of Object.entries(result.dispatch ?? {}))

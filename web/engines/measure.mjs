@@ -3,6 +3,7 @@ import { Tensor, load } from "/dist/index.js";
 import { Generator } from "/dist/generate.js";
 import { Trainer } from "/dist/train.js";
 import { calls, dispatches, median, waitedFor } from "./dispatch.mjs";
+import { outside } from "./fixture.mjs";
 
 /** Tokens a second of the program at an address, behind `past` positions, and the time to the first token of such a prompt. */
 export async function decode(address, { past = 64, tokens = 192, rounds = 3, capacity = 1024, device } = {}) {
@@ -33,9 +34,9 @@ export async function decode(address, { past = 64, tokens = 192, rounds = 3, cap
  * Milliseconds of a run of the program at an address: of one that is waited for (`ms`), of one of many of which four are in flight (`row`), and
  * to the first result.
  */
-export async function times(address, inputs, { seconds = 1, device } = {}) {
+export async function times(source, inputs, { seconds = 1, device, ...options } = {}) {
   const start = performance.now();
-  const model = await load(address, device ? { device } : {});
+  const model = await load(source, device ? { device, ...options } : options);
   try {
     const given = Object.fromEntries(inputs.map(({ name, dtype, shape, value }) => [name, filled(dtype, shape, value)]));
     const first = await model.run(given);
@@ -54,6 +55,27 @@ export async function times(address, inputs, { seconds = 1, device } = {}) {
   } finally {
     model.dispose();
   }
+}
+
+/** Runs of a graph in fixtures/, compiled in the page for its device: by the speeds of the device's kind, by measured ones, and with tuned kernels. */
+async function tuned(name, inputs, { dims, budget = 60_000 }) {
+  const { address, weights } = await outside(name);
+  const source = Object.fromEntries(Object.entries({ [`${name}.onnx`]: address, ...weights }).map(([file, at]) => [file, new URL(at)]));
+  const options = { dims: Object.fromEntries(Object.entries(dims).filter(([dim]) => inputs.length > 1 || dim === "batch")), cache: "tuning" };
+  const run = async () => {
+    const { ms, row } = await times(source, inputs, options);
+    return { ms, row };
+  };
+  const { measure } = await import("/dist/measure.js");
+  const { tune } = await import("/dist/tune.js");
+  const given = await run();
+  await measure(undefined, { cache: options.cache });
+  const measured = await run();
+  const start = performance.now();
+  const { kernels, left } = await tune(source, { ...options, budget, idle: false });
+  const seconds = (performance.now() - start) / 1000;
+  const gain = kernels.map((k) => k.own.microseconds / k.best.microseconds).filter((g) => g > 1).sort((a, b) => b - a);
+  return { given, measured, tuned: await run(), seconds, kernels: kernels.length, left, faster: gain.length, most: gain[0] };
 }
 
 /**
@@ -105,7 +127,7 @@ function filled(dtype, shape, value) {
   return Tensor.from(dtype, shape, Array.from({ length: n }, (_, i) => value ?? ((i * 7) % 13) / 6 - 1));
 }
 
-/** Measures the device's speeds (`measure`), `dispatch`, or runs (`model`), tokens (`decode`) or training steps (`train`) of the named programs, which are `[name, inputs]`. Failures are results, too. */
+/** Measures the device's speeds (`measure`), `dispatch`, or runs (`model`), tokens (`decode`) or training steps (`train`) of the named programs, or what tuning a graph gains (`tune`). Programs are `[name, inputs]`. Failures are results, too. */
 export async function measure(what, programs, options) {
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
   if (what === "measure") {
@@ -131,7 +153,7 @@ export async function measure(what, programs, options) {
     const address = `/plans/${name}/`;
     // A device that has what every device has, a phone too, and the features of the adapter.
     const device = options.least ? await adapter.requestDevice({ requiredFeatures: ["shader-f16"].filter((f) => adapter.features.has(f)) }) : undefined;
-    const made = what === "model" ? times(address, inputs, { device }) : what === "train" ? train(address, inputs, { device }) : decode(address, { ...options, device });
+    const made = what === "model" ? times(address, inputs, { device }) : what === "train" ? train(address, inputs, { device }) : what === "tune" ? tuned(name, inputs, options) : decode(address, { ...options, device });
     rows.push({ name, ...(await made.catch((e) => ({ error: e.message }))) });
   }
   return { rows };

@@ -1,8 +1,7 @@
 // onnxruntime-web in a page or an engine, with its WebGPU execution provider: runs of the graphs in fixtures/, and tokens of decoders. All their
 // weights are zeros, which take as long as others.
-import { graphOf } from "/build/compiler/onnx.js";
-import { RandomBytes } from "/build/compiler/origin.js";
 import { waitedFor } from "./dispatch.mjs";
+import { outside } from "./fixture.mjs";
 
 const base = new URL("/ort/", location.href).href;
 const TYPES = { f32: "float32", i64: "int64", f16: "float16" };
@@ -12,9 +11,8 @@ async function session(fixture, options = {}) {
   ort.env.wasm.wasmPaths = base;
   ort.env.wasm.numThreads = 1;
   ort.env.logLevel = "error";
-  const address = new URL(`/fixtures/${fixture}.onnx`, location.href).href;
-  const graph = await graphOf(RandomBytes.of(await (await fetch(address)).blob()), fixture);
-  const externalData = [...graph.external].map(([path, bytes]) => ({ path, data: new URL(`/zeros/${bytes}`, location.href).href }));
+  const { address, weights } = await outside(fixture);
+  const externalData = Object.entries(weights).map(([path, data]) => ({ path, data }));
   return { ort, made: await ort.InferenceSession.create(address, { executionProviders: ["webgpu"], externalData, ...options }) };
 }
 
