@@ -23,7 +23,7 @@ const external = ["wgfc", "wgfc/generate", "wgfc/compiler", "wgfc/measure", "wgf
 await build({ ...common, entryPoints: ["src/main.ts"], outfile: `${out}main.js`, external });
 for (const name of ["jinja", "tokenizers"]) await build({ ...common, entryPoints: [`@huggingface/${name}`], outfile: `${out}vendor/${name}.js` });
 // The package as it is: its modules find each other. Where a server compiles, without the compiler's module, its worker, and what no demo uses.
-const left = page ? /\.d\.ts$|\.wasm$|worker\.js$|\/cpu($|\/)/ : /\.d\.ts$/;
+const left = page ? /\.d\.ts$|\.wasm$|worker\.js$|\/dist\/cpu$/ : /\.d\.ts$|\/dist\/cpu$/;
 cpSync(`${web}dist`, `${out}wgfc`, { recursive: true, filter: (f) => !left.test(f) });
 if (page) {
   // The name of the module that the package was built with is of no use without it, and differs from build to build.

@@ -415,7 +415,8 @@ export class Model {
   }
 }
 
-function portInfo({ name, dtype, shape, broadcast }: Port): PortInfo {
+/** @internal What a page is told about an input or output. */
+export function portInfo({ name, dtype, shape, broadcast }: Port): PortInfo {
   const extents = shape.map((d) => (d.powers.size ? d.text : d.at([])));
   return { name, dtype, shape: extents, optional: broadcast !== undefined };
 }

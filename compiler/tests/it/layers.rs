@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates of the workspace with their folders.
-const CRATES: [(&str, &str); 13] = [
+const CRATES: [(&str, &str); 14] = [
     ("wgfc", "."),
     ("wgfc_c", "bindings/c"),
     ("wgfc_codegen_templates", "codegen-templates"),

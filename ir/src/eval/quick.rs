@@ -237,6 +237,12 @@ fn products(
     let width = y.width(nk, nn);
     for (i, to) in to.iter().enumerate() {
         let (x, x_row, x_col) = x.columns(i, 0..nk, &mut left);
+        // The windows of one channel alone.
+        if let (1, 1, Matrices::Copied { x: y, rows, size, cols }) = (nm, col, y) {
+            let dst = &mut out[*to..to + nn];
+            (0..nk).for_each(|l| rows.add(y, i * size + l * cols, x[l * x_col], dst));
+            continue;
+        }
         for begin in (0..nn).step_by(width) {
             let n = width.min(nn - begin);
             let (y, y_row, y_col) = y.columns(i, begin..begin + n, &mut right);

@@ -7,6 +7,7 @@ use crate::op::{GatherAxis, ReduceOp};
 use crate::poly::Poly;
 use crate::scalar::Scalar;
 use crate::storage;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -82,26 +83,48 @@ fn copy<T: Elem>(
     }
 }
 
-/// A view whose indices are sums of terms of one variable each, so that it is copied row by row.
+/// A view whose indices are sums of terms of one variable each, so that it is read row by row.
 pub(super) struct Rows<T> {
     outer: Vec<usize>,
     /// The extent of the last axis.
     pub(super) inner: usize,
-    /// The offset in the operand of the first element.
-    base: i64,
-    /// The offsets that each outer variable adds.
-    offsets: Vec<(usize, Vec<i64>)>,
-    /// The offsets along the last axis.
-    along: Along,
+    /// The offset of each element in the operand.
+    offset: Terms,
     fill: T,
     /// The axes of the operand that some points are outside of.
     edges: Vec<Edge>,
+}
+
+/// A sum of terms: one for each outer variable, and one along a row.
+struct Terms {
+    base: i64,
+    /// Terms of outer variables, but for the last.
+    outer: Vec<(usize, Vec<i64>)>,
+    /// The term of the last outer variable.
+    row: Option<Vec<i64>>,
+    along: Along,
 }
 
 /// A function of the position along a row.
 enum Along {
     Steps { first: i64, step: i64 },
     Table(Vec<i64>),
+}
+
+/// An axis of the operand, and the index along it.
+struct Edge {
+    extent: i64,
+    index: Terms,
+}
+
+/// A part of a row.
+enum Piece<'a> {
+    /// Points outside of the operand.
+    Fill,
+    /// Elements of the operand from the first one on, with a step between them.
+    Steps { first: usize, step: i64 },
+    /// Elements of the operand, by their offsets from a first one.
+    Table { first: i64, offsets: &'a [i64] },
 }
 
 impl Along {
@@ -120,156 +143,214 @@ impl Along {
         }
     }
     /// The positions `j` below `inner` at which `0 ≤ start + self(j) < extent`, if they are a range that is easy to find.
-    fn inside(&self, start: i64, extent: i64, inner: usize) -> Option<(usize, usize)> {
+    fn inside(&self, start: i64, extent: i64, inner: usize) -> Option<Range<usize>> {
         let Along::Steps { first, step } = *self else { return None };
-        if step < 1 {
+        let start = start.saturating_add(first);
+        if step == 0 {
+            return Some(0..if (0..extent).contains(&start) { inner } else { 0 });
+        }
+        if step < 0 {
             return None;
         }
-        let start = start.saturating_add(first);
         let up = |n: i64| n.max(0).saturating_add(step - 1) / step;
         let low = up(start.saturating_neg()).min(inner as i64);
         let high = up(extent.saturating_sub(start)).clamp(low, inner as i64);
-        Some((low as usize, high as usize))
+        Some(low as usize..high as usize)
     }
 }
 
-/// An axis of the operand, and the index along it.
-struct Edge {
-    extent: i64,
-    base: i64,
-    outer: Vec<(usize, Vec<i64>)>,
-    along: Option<Along>,
+impl Terms {
+    /// The sum of `tables` of variables, each times a factor.
+    fn new(base: i64, tables: &[(usize, Vec<i64>)], (outer, inner): (usize, usize)) -> Terms {
+        let (mut before, mut row, mut along) = (vec![], None, None);
+        for (v, table) in tables {
+            match outer.checked_sub(*v) {
+                Some(0) => along = Some(table.clone()),
+                Some(1) => row = Some(table.clone()),
+                _ => before.push((*v, table.clone())),
+            }
+        }
+        let along = along.map_or(Along::Steps { first: 0, step: 0 }, Along::new);
+        let along = if inner == 1 { Along::Steps { first: along.at(0), step: 1 } } else { along };
+        Terms { base, outer: before, row, along }
+    }
+    /// The terms of all outer variables but the last.
+    fn before(&self, point: &[usize]) -> i64 {
+        self.outer.iter().fold(self.base, |n, (v, t)| n.wrapping_add(t[point[*v]]))
+    }
+    fn row(&self, row: usize) -> i64 {
+        self.row.as_ref().map_or(0, |t| t[row])
+    }
 }
 
 impl<T: Elem> Rows<T> {
     /// `None` if an index is no sum of terms of one variable each, or if a point is outside of the operand and there is no fill.
     pub(super) fn new(from: &[usize], axes: &[Index], shape: &[usize], fill: Option<T>) -> Option<Rows<T>> {
         let (inner, outer) = shape.split_last()?;
-        let last = outer.len();
-        let mut rows = Rows {
-            outer: outer.to_vec(),
-            inner: *inner,
-            base: 0,
-            offsets: vec![],
-            along: Along::Steps { first: 0, step: 0 },
-            fill: fill.unwrap_or_default(),
-            edges: vec![],
-        };
-        let mut along = vec![0i64; *inner];
+        let size = (outer.len(), *inner);
+        let mut base = 0i64;
+        let mut sums: Vec<(usize, Vec<i64>)> = vec![];
+        let mut edges = vec![];
         for ((axis, extent), stride) in axes.iter().zip(from).zip(strides(from)) {
-            let Index::Tables { base, tables } = axis else { return None };
+            let Index::Tables { base: first, tables } = axis else { return None };
             let stride = stride as i64;
-            rows.base = rows.base.wrapping_add(base.wrapping_mul(stride));
+            base = base.wrapping_add(first.wrapping_mul(stride));
             for (v, table) in tables {
-                let sum = match v {
-                    v if *v == last => &mut along,
-                    v => {
-                        let at = rows.offsets.iter().position(|o| o.0 == *v).unwrap_or_else(|| {
-                            rows.offsets.push((*v, vec![0; outer[*v]]));
-                            rows.offsets.len() - 1
-                        });
-                        &mut rows.offsets[at].1
-                    }
-                };
+                let at = sums.iter().position(|s| s.0 == *v).unwrap_or_else(|| {
+                    sums.push((*v, vec![0; table.len()]));
+                    sums.len() - 1
+                });
+                let sum = &mut sums[at].1;
                 sum.iter_mut().zip(table).for_each(|(s, t)| *s = s.wrapping_add(t.wrapping_mul(stride)));
             }
             let (low, high) = axis.range()?;
-            if low >= 0 && high < *extent as i64 {
-                continue;
+            if low < 0 || high >= *extent as i64 {
+                fill?;
+                edges.push(Edge { extent: *extent as i64, index: Terms::new(*first, tables, size) });
             }
-            fill?;
-            let (inside, moving) = tables.iter().cloned().partition(|t: &(usize, _)| t.0 != last);
-            let moving: Vec<(usize, Vec<i64>)> = moving;
-            let along = moving.into_iter().next().map(|t| Along::new(t.1));
-            rows.edges.push(Edge { extent: *extent as i64, base: *base, outer: inside, along });
         }
-        rows.along = Along::new(along);
-        Some(rows)
+        let offset = Terms::new(base, &sums, size);
+        Some(Rows { outer: outer.to_vec(), inner: *inner, offset, fill: fill.unwrap_or_default(), edges })
     }
 
-    /// The offset of each point as a first one and a step along each axis, if there are such steps and no point is outside.
+    /// The offset of the first element and the step along each axis, if there are such steps and no point is outside.
     #[cfg(feature = "products")]
     pub(super) fn steps(&self) -> Option<(usize, Vec<usize>)> {
         if !self.edges.is_empty() {
             return None;
         }
-        let Along::Steps { first, step } = self.along else { return None };
-        let mut base = self.base.wrapping_add(first);
-        let mut steps = vec![0; self.outer.len() + 1];
-        steps[self.outer.len()] = usize::try_from(step).ok()?;
-        for (v, table) in &self.offsets {
+        let Along::Steps { first, step } = self.offset.along else { return None };
+        let mut base = self.offset.base.wrapping_add(first);
+        let last = self.outer.len();
+        let mut steps = vec![0; last + 1];
+        steps[last] = usize::try_from(step).ok()?;
+        let row = self.offset.row.as_ref().map(|t| (last - 1, t));
+        for (v, table) in self.offset.outer.iter().map(|(v, t)| (*v, t)).chain(row) {
             let Along::Steps { first, step } = Along::new(table.clone()) else { return None };
             base = base.wrapping_add(first);
-            steps[*v] = usize::try_from(step).ok()?;
+            steps[v] = usize::try_from(step).ok()?;
         }
         Some((usize::try_from(base).ok()?, steps))
     }
 
     /// Fills `out` with the elements from the `start`-th on.
     pub(super) fn copy(&self, src: &[T], start: usize, out: &mut [T]) {
-        let mut point = point_at(start / self.inner, &self.outer);
-        let mut first = start % self.inner;
-        let mut rest = out;
-        while !rest.is_empty() {
-            let (row, more) = rest.split_at_mut((self.inner - first).min(rest.len()));
-            self.row(src, &point, first, row);
-            (rest, first) = (more, 0);
-            advance(&mut point, &self.outer);
-        }
-    }
-
-    /// Fills `out` with the elements of a row from the `first`-th on.
-    fn row(&self, src: &[T], point: &[usize], first: usize, out: &mut [T]) {
-        let base = self.offsets.iter().fold(self.base, |n, (v, t)| n.wrapping_add(t[point[*v]]));
-        let (mut low, mut high) = (first, first + out.len());
-        for edge in &self.edges {
-            let at = edge.outer.iter().fold(edge.base, |n, (v, t)| n.wrapping_add(t[point[*v]]));
-            match &edge.along {
-                None if (0..edge.extent).contains(&at) => {}
-                None => return out.fill(self.fill),
-                Some(along) => match along.inside(at, edge.extent, self.inner) {
-                    Some((l, h)) => (low, high) = (low.max(l), high.min(h)),
-                    None => return self.points(src, point, first, out),
-                },
-            }
-        }
-        if low >= high {
-            return out.fill(self.fill);
-        }
-        out[..low - first].fill(self.fill);
-        out[high - first..].fill(self.fill);
-        let out = &mut out[low - first..high - first];
-        match &self.along {
-            Along::Steps { step, .. } => {
-                let begin = base.wrapping_add(self.along.at(low)) as usize;
-                match step {
-                    1 => out.copy_from_slice(&src[begin..begin + out.len()]),
-                    0 => out.fill(src[begin]),
-                    2.. => out
-                        .iter_mut()
-                        .zip(src[begin..].iter().step_by(*step as usize))
-                        .for_each(|(o, s)| *o = *s),
-                    _ => (0..).zip(out).for_each(|(j, o)| *o = src[(begin as i64 + step * j) as usize]),
+        self.pieces(start, out.len(), |to, piece| {
+            let out = &mut out[to];
+            match piece {
+                Piece::Fill => out.fill(self.fill),
+                Piece::Steps { first, step: 1 } => out.copy_from_slice(&src[first..first + out.len()]),
+                Piece::Steps { first, step: 0 } => out.fill(src[first]),
+                Piece::Steps { first, step } if step > 0 => {
+                    let from = src[first..].iter().step_by(step as usize);
+                    out.iter_mut().zip(from).for_each(|(o, s)| *o = *s);
+                }
+                Piece::Steps { first, step } => {
+                    (0..).zip(out).for_each(|(j, o)| *o = src[(first as i64 + step * j) as usize]);
+                }
+                Piece::Table { first, offsets } => {
+                    out.iter_mut().zip(offsets).for_each(|(o, t)| *o = src[first.wrapping_add(*t) as usize]);
                 }
             }
-            Along::Table(t) => {
-                out.iter_mut().zip(&t[low..]).for_each(|(o, a)| *o = src[base.wrapping_add(*a) as usize])
+        });
+    }
+
+    /// Calls `f` with the parts of the `len` elements from the `start`-th on, and the places of each among them.
+    fn pieces(&self, start: usize, len: usize, mut f: impl FnMut(Range<usize>, Piece<'_>)) {
+        let (rows, before) = match self.outer.split_last() {
+            Some((rows, before)) => (*rows, before),
+            None => (1, &[][..]),
+        };
+        let (mut row, mut first, mut done) = (start / self.inner % rows, start % self.inner, 0);
+        let mut point = point_at(start / self.inner / rows, before);
+        let mut at = vec![0; self.edges.len()];
+        while done < len {
+            let offset = self.offset.before(&point);
+            at.iter_mut().zip(&self.edges).for_each(|(at, e)| *at = e.index.before(&point));
+            let all = self.inside(&at, None, 0..self.inner);
+            while row < rows && done < len {
+                let n = (self.inner - first).min(len - done);
+                let offset = offset.wrapping_add(self.offset.row(row));
+                match all.clone().and_then(|all| self.inside(&at, Some(row), all)) {
+                    Some(inside) => {
+                        let low = inside.start.clamp(first, first + n);
+                        let high = inside.end.clamp(low, first + n);
+                        let mut part = |columns: Range<usize>, piece: Piece<'_>| {
+                            if !columns.is_empty() {
+                                f(done + columns.start - first..done + columns.end - first, piece);
+                            }
+                        };
+                        part(first..low, Piece::Fill);
+                        part(low..high, self.piece(offset, low..high));
+                        part(high..first + n, Piece::Fill);
+                    }
+                    None => {
+                        for (j, to) in (first..first + n).zip(done..) {
+                            let outside = |(at, e): (&i64, &Edge)| {
+                                let at = at.wrapping_add(e.index.row(row)).wrapping_add(e.index.along.at(j));
+                                !(0..e.extent).contains(&at)
+                            };
+                            let filled = at.iter().zip(&self.edges).any(outside);
+                            f(to..to + 1, if filled { Piece::Fill } else { self.piece(offset, j..j + 1) });
+                        }
+                    }
+                }
+                (row, first, done) = (row + 1, 0, done + n);
             }
+            row = 0;
+            advance(&mut point, before);
         }
     }
 
-    /// [`Rows::row`] where the points that are inside are no range.
-    fn points(&self, src: &[T], point: &[usize], first: usize, out: &mut [T]) {
-        let base = self.offsets.iter().fold(self.base, |n, (v, t)| n.wrapping_add(t[point[*v]]));
-        for (j, o) in (first..).zip(out) {
-            let inside = |edge: &Edge| {
-                let at = edge.outer.iter().fold(edge.base, |n, (v, t)| n.wrapping_add(t[point[*v]]));
-                let along = edge.along.as_ref().map_or(0, |a| a.at(j));
-                (0..edge.extent).contains(&at.wrapping_add(along))
-            };
-            let ok = self.edges.iter().all(inside);
-            *o = if ok { src[base.wrapping_add(self.along.at(j)) as usize] } else { self.fill };
+    /// The columns of a row that are inside of the operand, if they are a range that is easy to find. `None` as the row stands for all rows:
+    /// the axes of the operand along which these differ are left out, and only these are looked at for a row.
+    fn inside(&self, at: &[i64], row: Option<usize>, mut columns: Range<usize>) -> Option<Range<usize>> {
+        for (at, e) in at.iter().zip(&self.edges).filter(|(_, e)| e.index.row.is_some() == row.is_some()) {
+            let at = at.wrapping_add(row.map_or(0, |row| e.index.row(row)));
+            let one = e.index.along.inside(at, e.extent, self.inner)?;
+            columns = columns.start.max(one.start)..columns.end.min(one.end);
         }
+        Some(columns)
+    }
+
+    fn piece(&self, offset: i64, columns: Range<usize>) -> Piece<'_> {
+        match &self.offset.along {
+            Along::Steps { step, .. } if !columns.is_empty() => {
+                let first = offset.wrapping_add(self.offset.along.at(columns.start)) as usize;
+                Piece::Steps { first, step: *step }
+            }
+            Along::Steps { .. } => Piece::Fill,
+            Along::Table(t) => Piece::Table { first: offset, offsets: &t[columns] },
+        }
+    }
+}
+
+#[cfg(feature = "products")]
+impl Rows<f32> {
+    /// Adds the elements from the `start`-th on, times a factor.
+    pub(super) fn add(&self, src: &[f32], start: usize, factor: f32, out: &mut [f32]) {
+        self.pieces(start, out.len(), |to, piece| {
+            let out = &mut out[to];
+            match piece {
+                Piece::Fill if self.fill == 0.0 => {}
+                Piece::Fill => out.iter_mut().for_each(|o| *o += factor * self.fill),
+                Piece::Steps { first, step: 1 } => {
+                    let from = &src[first..first + out.len()];
+                    out.iter_mut().zip(from).for_each(|(o, s)| *o += factor * s);
+                }
+                Piece::Steps { first, step: 2 } => {
+                    let from = src[first..].chunks(2);
+                    out.iter_mut().zip(from).for_each(|(o, s)| *o += factor * s[0]);
+                }
+                Piece::Steps { first, step } => {
+                    (0..).zip(out).for_each(|(j, o)| *o += factor * src[(first as i64 + step * j) as usize]);
+                }
+                Piece::Table { first, offsets } => {
+                    let at = |t: &i64| src[first.wrapping_add(*t) as usize];
+                    out.iter_mut().zip(offsets).for_each(|(o, t)| *o += factor * at(t));
+                }
+            }
+        });
     }
 }
 

@@ -10,8 +10,8 @@ import { originOf, sourceAt } from "../compiler/origin.js";
 import { type DType, type TypedArray, bytesOf, packedBytes } from "../dtypes.js";
 import { aborted, throwIfAborted } from "../fail.js";
 import { Tensor, WgfcError } from "../index.js";
-import type { PortInfo } from "../model.js";
-import { type Plan, type Port, readPlans } from "../plan.js";
+import { type PortInfo, portInfo } from "../model.js";
+import { type Plan, readPlans } from "../plan.js";
 import { type ModelSource, concat, readAll } from "../source.js";
 import { elementsOf, isBuffer } from "../tensor.js";
 import type { Result, Task } from "./worker.js";
@@ -176,9 +176,4 @@ export class CpuModel {
   dispose(): void {
     this.#host.end(new WgfcError("disposed", "the model was disposed of"));
   }
-}
-
-function portInfo({ name, dtype, shape, broadcast }: Port): PortInfo {
-  const extents = shape.map((d) => (d.powers.size ? d.text : d.at([])));
-  return { name, dtype, shape: extents, optional: broadcast !== undefined };
 }
