@@ -15,7 +15,6 @@ quick=
 [ "${1:-}" = --quick ] && quick=-quick
 target=wasm32-unknown-unknown
 packages=(-p wgfc-wasm -p wgfc-validator)
-[ -z "$quick" ] || packages+=(-p wgfc-runtime)
 need_wasm
 
 # build PROFILE PACKAGE ...: the packages for pages.
@@ -31,12 +30,19 @@ build() {
             /usr/bin/cargo "${arguments[@]}" -Zbuild-std=std,panic_abort
     fi
 }
-build "web$quick" "${packages[@]}"
-CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS=-Ctarget-feature=+simd128 build "web-cpu$quick" -p wgfc-cpu
+simd=-Ctarget-feature=+simd128
+if [ -n "$quick" ]; then
+    # All together, so that what they share is compiled once.
+    cpu=web-quick
+    CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS=$simd build web-quick "${packages[@]}" -p wgfc-runtime -p wgfc-cpu
+else
+    cpu=web-cpu
+    build web "${packages[@]}"
+    CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS=$simd build web-cpu -p wgfc-cpu
+fi
 mkdir -p target/wasm
-for module in compiler=web/wgfc_wasm validator=web/wgfc_validator cpu=web-cpu/wgfc_cpu; do
-    path=${module#*=}
-    path=$target/${path%/*}$quick/${path#*/}.wasm
+for module in "compiler=web$quick/wgfc_wasm" "validator=web$quick/wgfc_validator" "cpu=$cpu/wgfc_cpu"; do
+    path=$target/${module#*=}.wasm
     built=target/wasm/$path
     [ -f "$built" ] || built=target/$path
     to=target/wasm/${module%=*}.wasm
