@@ -312,16 +312,15 @@ fn kernels_are_given_to_be_timed() {
         serde_json::from_str::<Value>(answer["schedules"].as_str().unwrap()).unwrap()["choices"].clone()
     };
     let own = chosen(json!({}));
+    let all = |t: &Value| t["buffers"].as_array().unwrap().clone();
+    assert!(trials.iter().flat_map(all).any(|b| b["cold"] == true), "{answer}");
     let has = |all: &Value, schedule: &Value| all.as_object().unwrap().values().any(|s| s == schedule);
     for trial in trials {
         let candidates = trial["candidates"].as_array().unwrap();
         assert!(candidates.len() > 1, "{trial}");
         assert!(has(&own, &candidates[0]["schedule"]), "{} is not among {own}", candidates[0]["schedule"]);
         let buffers = trial["buffers"].as_array().unwrap();
-        assert!(
-            buffers.iter().any(|b| b["output"] == true) && buffers.iter().any(|b| b["cold"] == true),
-            "{trial}"
-        );
+        assert!(buffers.iter().any(|b| b["output"] == true), "{trial}");
         for c in candidates {
             let inside = c["inside"].as_array().unwrap().len();
             for step in c["steps"].as_array().unwrap() {

@@ -5,10 +5,11 @@ use crate::backend::{Failure, run_session, session};
 use std::collections::BTreeMap;
 use wgfc::random::Rng;
 use wgfc_compiler::assemble::assemble;
+use wgfc_compiler::kernel::integers;
 use wgfc_compiler::passes::fuse;
 use wgfc_compiler::pipeline::schedule;
 use wgfc_compiler::schedule::{Context, candidates};
-use wgfc_compiler::{DeviceProfile, Options};
+use wgfc_compiler::{Activations, Options};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Class, DType, Graph, Program, Scalar, Tensor, text, verify};
@@ -22,8 +23,8 @@ pub struct Family {
     schedule: &'static str,
     /// The values of symbols.
     sizes: &'static [(&'static str, i64)],
-    /// Adjusts the device profile; `None` for the portable device.
-    device: Option<fn(&mut DeviceProfile)>,
+    /// Adjusts the options, such as the device profile; `None` for the portable device.
+    options: Option<fn(&mut Options)>,
     graph: &'static str,
 }
 
@@ -34,33 +35,37 @@ const fn portable(
     sizes: &'static [(&'static str, i64)],
     graph: &'static str,
 ) -> Family {
-    Family { name, schedule, sizes, device: None, graph }
+    Family { name, schedule, sizes, options: None, graph }
 }
 
-const fn on(device: fn(&mut DeviceProfile), family: Family) -> Family {
-    Family { device: Some(device), ..family }
+const fn on(options: fn(&mut Options), family: Family) -> Family {
+    Family { options: Some(options), ..family }
 }
 
-fn subgroups(device: &mut DeviceProfile) {
-    device.subgroup = Some(8);
+fn subgroups(options: &mut Options) {
+    options.profile.subgroup = Some(8);
 }
 
-fn subgroups_and_halves(device: &mut DeviceProfile) {
-    device.subgroup = Some(8);
-    device.f16 = true;
+fn subgroups_and_halves(options: &mut Options) {
+    options.profile.subgroup = Some(8);
+    options.profile.f16 = true;
 }
 
 /// No software adapter has matrix units, so their kernels are only validated.
-fn matrix_units(device: &mut DeviceProfile) {
-    device.subgroup = Some(32);
-    device.f16 = true;
-    device.cooperative_matrix = true;
-    device.max_workgroup_bytes = 49152;
+fn matrix_units(options: &mut Options) {
+    options.profile.subgroup = Some(32);
+    options.profile.f16 = true;
+    options.profile.cooperative_matrix = true;
+    options.profile.max_workgroup_bytes = 49152;
 }
 
-fn together(device: &mut DeviceProfile) {
-    device.speeds.resident_workgroups = 16.0;
-    device.speeds.exchange = 1e-3;
+fn together(options: &mut Options) {
+    options.profile.speeds.resident_workgroups = 16.0;
+    options.profile.speeds.exchange = 1e-3;
+}
+
+fn rounded(options: &mut Options) {
+    options.activations = Activations::Q8;
 }
 
 /// The cases.
@@ -388,6 +393,26 @@ graph (x: %0, w: %1) -> (y: %4) {
   %4 = view [n, 6, 7, 12] reads [%0, %1/1, %1 % 1, %2, %3] (%3) : f32[n, 6, 7, 12] @ "conv"
 }"#,
     ),
+    // Each row has 127 among 32 neighbours, so that its integers are its elements.
+    on(
+        rounded,
+        portable(
+            "matmul_integers",
+            "product tiled integers rows=16 cols=32 k=32",
+            &[],
+            r#"
+graph (x: %0, w: %2, scale: %3) -> (y: %7) {
+  %0 = input : i32[19, 32] as "x"
+  %1 = const [127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127, -127] : i32[32] as "least"
+  %2 = input : u4[37, 32] as "w"
+  %3 = input : f32[37] as "scale"
+  %4 = map [19, 32] { cast(f32, max(min(a0, 127:i32), a1)) } (%0, %1) : f32[19, 32] @ "rows"
+  %5 = view [37, 32] reads [%0] (%3) : f32[37, 32] @ "scales"
+  %6 = map [37, 32] { mul(sub(cast(f32, a0), 8.0:f32), a1) } (%2, %5) : f32[37, 32] @ "dequantize"
+  %7 = contract [ab, cb -> ac] (%4, %6) : f32[19, 37] @ "product"
+}"#,
+        ),
+    ),
     portable(
         "matmul_thin",
         "product thin",
@@ -543,10 +568,14 @@ pub fn program(case: &Family, gpus: &[Gpu]) -> Result<Program, Failure> {
     let graph = text::parse(case.graph).map_err(|e| wrong(e.to_string()))?;
     verify::verify(&graph).map_err(|e| wrong(e.join("\n")))?;
     let mut options = Options::default();
-    if let Some(device) = case.device {
-        device(&mut options.profile);
+    if let Some(adjust) = case.options {
+        adjust(&mut options);
     }
-    let mut all = schedule(fuse(&graph, &options)?, &options)?;
+    let mut kernels = fuse(&graph, &options)?;
+    if options.activations == Activations::Q8 {
+        integers::allow(&mut kernels);
+    }
+    let mut all = schedule(kernels, &options)?;
     let cx = Context { graph: &all.graph, device: &options.profile, expect: &options.expect };
     let mut found = false;
     for (k, s) in all.graph.kernels.iter().zip(&mut all.schedules) {
@@ -556,7 +585,9 @@ pub fn program(case: &Family, gpus: &[Gpu]) -> Result<Program, Failure> {
         }
     }
     if !found {
-        let given: Vec<String> = all.schedules.iter().map(|s| s.to_string()).collect();
+        let kernels = all.graph.kernels.iter().map(wgfc_compiler::schedule::table::title);
+        let given: Vec<String> =
+            all.schedules.iter().zip(kernels).map(|(s, k)| format!("{s} for {k}")).collect();
         return Err(wrong(format!("no schedule begins so; chosen are {}", given.join("; "))));
     }
     let program = assemble(&graph, &all, &options, Stats::default())?;

@@ -203,14 +203,17 @@ impl Side<'_> {
 pub fn sides(kernel: &Kernel) -> Option<(Side<'_>, Side<'_>)> {
     let Family::Matmul(Matmul { m, n, a, b, .. }) = &kernel.family else { return None };
     let side = |root: ExprId, var: usize, extent| {
-        let (mut along_line, mut along_k) = (0.0, 0.0);
-        for id in kernel.body.values(&[root]) {
-            if let Expr::Load { offset, .. } = kernel.body.expr(id) {
-                along_line += adjacency(&kernel.body, offset, var);
-                along_k += adjacency(&kernel.body, offset, K);
-            }
-        }
-        let order = if along_k > along_line { Contiguous::Depth } else { Contiguous::Line };
+        let body = &kernel.body;
+        let loads = body.values(&[root]).into_iter().filter_map(|id| match body.expr(id) {
+            Expr::Load { offset, .. } => Some(offset),
+            _ => None,
+        });
+        // A load along one of the two alone, as of a scale of each column, reads little.
+        let (whole, parts): (Vec<&Poly>, Vec<&Poly>) =
+            loads.partition(|p| depends(body, p, var) && depends(body, p, K));
+        let of = if whole.is_empty() { parts } else { whole };
+        let along = |v: usize| of.iter().map(|p| adjacency(body, p, v)).sum::<f64>();
+        let order = if along(K) > along(var) { Contiguous::Depth } else { Contiguous::Line };
         Side { root, var, extent, order }
     };
     let (a, b) = (side(*a, 1, m), side(*b.first()?, 2, n));
