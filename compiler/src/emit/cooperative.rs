@@ -5,12 +5,12 @@
 //! computed when they are put into the tile.
 
 use super::held::Held;
-use super::matmul::{depth, store_results, vector_stores};
+use super::matmul::{depth, module_of, store_results, vector_stores, with_operands};
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::dependence::var_bit;
-use crate::kernel::substitute::{K, moved_stores, substitute};
+use crate::kernel::substitute::{K, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::products::problem::{
     Side, along, by_eights, neighbours_of, run, stores_are_long, suits,
@@ -53,24 +53,9 @@ pub(super) fn emit(
     let (xs, ys) = (neighbours(&x, runs[0]), neighbours(&y, runs[1]));
     let rolled = stores_are_long(kernel, products::Product::Cooperative(*schedule).results_of_invocation());
     let stores = if rolled { None } else { vector_stores(kernel, &y, &mut body, cx)? };
-    let mut kernel = match &stores {
-        Some(stores) => Kernel { body, stores: stores.concat(), ..kernel.clone() },
-        None => moved_stores(kernel, body),
-    };
     let roots: Vec<ExprId> = xs.iter().chain(&ys).copied().collect();
-    if let Family::Matmul(Matmul { a, b, .. }) = &mut kernel.family {
-        *a = roots.first().copied().unwrap_or(0);
-        b.clone_from(&roots);
-    }
-    let mut module = Module::new(&kernel, cx)?;
-    module.vectorise(&roots);
-    if stores.is_some() {
-        let reads: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
-        module.vectorise(&reads);
-        for s in &kernel.stores {
-            module.bindings.declare_vectors(cx.graph, s.tensor, 4);
-        }
-    }
+    let kernel = with_operands(kernel, body, stores.as_deref(), &roots);
+    let mut module = module_of(&kernel, cx, &roots, stores.is_some())?;
     module.uses_f16 = true;
     module.subgroup = Some(subgroup);
     module.uses_cooperative = true;

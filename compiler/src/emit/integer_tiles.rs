@@ -4,12 +4,12 @@
 //! integers of weights are put into bytes. A zero that is the same for all weights is taken off their bytes.
 
 use super::integers::{Weights, round, sum_of_words};
-use super::matmul::{depth, store_results, vector_stores};
+use super::matmul::{depth, module_of, store_results, vector_stores, with_operands};
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::substitute::{K, moved_stores, substitute};
-use crate::kernel::{Body, ExprId, Family, GROUP, Kernel, Matmul, Store};
+use crate::kernel::substitute::{K, substitute};
+use crate::kernel::{Body, ExprId, Family, GROUP, Kernel, Matmul};
 use crate::schedule::products::integers::integers;
 use crate::schedule::products::problem::{Side, operands, stores_are_long};
 use crate::schedule::products::{self, Product, TileShape};
@@ -50,25 +50,10 @@ pub(super) fn emit(
     let weights = Weights::of(&mut body, &[vec![ys]], integers)?;
     let rolled = stores_are_long(kernel, Product::TiledIntegers(*schedule).results_of_invocation());
     let stores = if rolled { None } else { vector_stores(kernel, &y, &mut body, cx)? };
-    let mut kernel = match &stores {
-        Some(stores) => Kernel { body, stores: stores.concat(), ..kernel.clone() },
-        None => moved_stores(kernel, body),
-    };
     let words = weights.loads();
     let roots: Vec<ExprId> = xs.iter().chain(&words).copied().chain(weights.floats()).collect();
-    if let Family::Matmul(Matmul { a, b, .. }) = &mut kernel.family {
-        *a = roots.first().copied().unwrap_or(0);
-        b.clone_from(&roots);
-    }
-    let mut module = Module::new(&kernel, cx)?;
-    module.vectorise(&roots);
-    if stores.is_some() {
-        let reads: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
-        module.vectorise(&reads);
-        for s in &kernel.stores {
-            module.bindings.declare_vectors(cx.graph, s.tensor, 4);
-        }
-    }
+    let kernel = with_operands(kernel, body, stores.as_deref(), &roots);
+    let mut module = module_of(&kernel, cx, &roots, stores.is_some())?;
     let mut top = Scope::new(4);
     let mut functions = String::new();
     let extents = Extents {

@@ -74,16 +74,8 @@ pub(super) fn emit(
     };
     let (rows, cols) = (x.extent, y.extent);
 
-    let mut module = Module::new(kernel, cx)?;
     let wide: Vec<ExprId> = [xs, ys].into_iter().filter(|ids| ids.len() > 1).flatten().copied().collect();
-    module.vectorise(&wide);
-    if *wide_stores {
-        let reads: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
-        module.vectorise(&reads);
-        for s in &kernel.stores {
-            module.bindings.declare_vectors(cx.graph, s.tensor, 4);
-        }
-    }
+    let mut module = module_of(kernel, cx, &wide, *wide_stores)?;
     let mut top = Scope::new(4);
     let mut functions = String::new();
     let extents = Extents {
@@ -251,15 +243,45 @@ fn operands_and_stores(
     }
     // An invocation has whole vectors of columns where those are read so.
     let stores = if vectors { vector_stores(kernel, sides[1], &mut body, cx)? } else { None };
-    let mut moved = match &stores {
+    let moved = with_operands(kernel, body, stores.as_deref(), &roots.concat());
+    Ok((moved, roots, stores.is_some()))
+}
+
+/// The kernel with a body of its operands written out, of which it needs the `roots`, and its stores there, which are vectors or moved.
+pub(super) fn with_operands(
+    kernel: &Kernel,
+    body: Body,
+    stores: Option<&[[Store; 4]]>,
+    roots: &[ExprId],
+) -> Kernel {
+    let mut out = match stores {
         Some(stores) => Kernel { body, stores: stores.concat(), ..kernel.clone() },
         None => moved_stores(kernel, body),
     };
-    if let Family::Matmul(Matmul { a, b, .. }) = &mut moved.family {
-        *a = roots[0][0];
-        *b = roots.concat();
+    if let Family::Matmul(Matmul { a, b, .. }) = &mut out.family {
+        *a = roots.first().copied().unwrap_or(0);
+        *b = roots.to_vec();
     }
-    Ok((moved, roots, stores.is_some()))
+    out
+}
+
+/// The module of a kernel of which `roots` are read in vectors where possible, and its stores where they are vectors.
+pub(super) fn module_of<'a>(
+    kernel: &'a Kernel,
+    cx: &EmitContext<'a>,
+    roots: &[ExprId],
+    vectors: bool,
+) -> Result<Module<'a>, Diagnostic> {
+    let mut module = Module::new(kernel, cx)?;
+    module.vectorise(roots);
+    if vectors {
+        let reads: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
+        module.vectorise(&reads);
+        for s in &kernel.stores {
+            module.bindings.declare_vectors(cx.graph, s.tensor, 4);
+        }
+    }
+    Ok(module)
 }
 
 /// Writes the kernel's stores, of an element or of the four columns of a vector; gives the parameter that is stored.

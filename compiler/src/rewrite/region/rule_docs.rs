@@ -44,6 +44,11 @@ const PASSES: &[(&str, &str, &str)] = &[
         "Sorts rows by their weight, which takes operators that no term of the pattern has, and pays by numbers of rows that are expected.",
     ),
     (
+        "`maps.rs`",
+        "`exp(x + 1)` of two maps → one map",
+        "Only for the CPU's evaluator, which goes through memory for each map: fusion composes them by itself.",
+    ),
+    (
         "`long_rows.rs`, `parts.rs`, `sorts.rs`, `long_sums.rs`, `winograd.rs`",
         "the sum of one long row → sums of parts, then their sum",
         "Equal, but chosen by the estimated time on one device, of which the cost of a term knows nothing: a model is rewritten by rules the same way for all.",
