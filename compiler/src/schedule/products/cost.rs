@@ -18,9 +18,6 @@ const OTHER_REGISTERS: u32 = 24;
 const SERIAL_LOADS: f64 = 16.0;
 /// Bytes of a sum.
 const SUM: f64 = 4.0;
-/// Operations that round an element of a row: its magnitude, a share of the greatest, a multiply-add, and shares of a word of four and of
-/// their sum.
-const ROUNDED: f64 = 4.0;
 
 /// Estimated time in [cycles](crate::device::Speeds::cycle).
 pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
@@ -202,6 +199,9 @@ fn cooperative(
 fn tiled_integers(t: &TiledIntegers, p: &Problem, s: &Sizes) -> Option<Launch> {
     /// Multiply-adds that take as long as the dot product of two words: they are executed at half the rate on NVIDIA's devices.
     const DOT: f64 = 2.0;
+    /// Operations that round an element of a row: its magnitude, a share of the greatest, a multiply-add, and shares of a word of four and
+    /// of their sum.
+    const ROUNDED: f64 = 4.0;
     let integers = p.integers?;
     let shape = t.shape;
     let [rows, cols, k, mr, mc] =
@@ -375,6 +375,8 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     const NARROW: f64 = 6.0;
     /// Operations that scale the dot product of a unit.
     const SCALED: f64 = 4.0;
+    /// Operations that round an element of a row, and those that wait for it: a fit to products with few rows timed on an H100.
+    const ROUNDED: f64 = 8.0;
     let t = g.shape;
     let [rows, k, cols, across, lanes, unroll] =
         [t.rows, t.k, t.cols, t.across, t.lanes, t.unroll].map(f64::from);
