@@ -23,8 +23,8 @@ use wgfc_codegen_templates::thin::{Scales, Stage};
 const VECTOR: u32 = 16;
 /// The greatest magnitude of a rounded element.
 const GREATEST: &str = "127.0";
-/// 1.5 · 2²³: a float that has it added is rounded to an integer, whose lowest byte is the float's. Conversions and roundings of floats are
-/// executed at an eighth of the rate on NVIDIA's devices.
+/// 1.5 · 2²³: a float that has it added is rounded to an integer, whose lowest byte is the float's. One multiply-add then does what a product,
+/// a rounding, a clamp and a conversion do else.
 const INTEGERS: &str = "12582912.0";
 /// Magnitudes below this one are rounded to 0, since 127 over them is no number.
 const LEAST: &str = "1e-36";
