@@ -12,6 +12,7 @@ import { Clock } from "./clock.js";
 import type { CompileOptions, DeviceLike, Trial, TrialCandidate } from "./compiler/index.js";
 import { infoOf, kindOf } from "./compiler/profile.js";
 import { keepChoices, keptChoices, tableOf } from "./compiler/speeds.js";
+import { Gpu } from "./device.js";
 import { type DType, arrayOver, fromNumbers, toNumbers } from "./dtypes.js";
 import { throwIfAborted } from "./fail.js";
 import type { ModelSource } from "./source.js";
@@ -85,7 +86,7 @@ const FEATURES = ["timestamp-query", "shader-f16", "subgroups"] as const;
 
 /**
  * Measures the kernels of a model that were not measured yet on a device, and keeps the results. Rejects like `compile`, and with a
- * {@link WgfcError} of kind `no-webgpu` without WebGPU.
+ * {@link WgfcError} of kind `no-webgpu` without WebGPU, and `device-lost` if the device is lost; what was measured until then is kept.
  */
 export async function tune(source: ModelSource, options: TuneOptions = {}): Promise<Tuned> {
   const { budget = 20_000, most = 6, values = {}, idle = true, onKernel, signal, cache = true } = options;
@@ -97,15 +98,15 @@ export async function tune(source: ModelSource, options: TuneOptions = {}): Prom
   const kept = await keptChoices(info, cache);
   const { trials } = await import("./compiler/index.js");
   const asked = await trials(source, { ...options, device: on }, { most, values, known: Object.keys(kept?.choices ?? {}) });
-  const device = given ?? (await deviceOf(on as GPUAdapter));
-  const bench = new Bench(device, ["software", "swiftshader"].includes(kindOf(info) ?? ""), signal);
+  const gpu = new Gpu(given ?? (await deviceOf(on as GPUAdapter)), !given);
+  const bench = new Bench(gpu.device, ["software", "swiftshader"].includes(kindOf(info) ?? ""), signal);
   const [kernels, choices, total]: [TunedKernel[], Record<string, string | null>, number] = [[], { ...kept?.choices }, asked.trials.length];
   let left = 0;
   try {
     for (const [done, trial] of asked.trials.entries()) {
       throwIfAborted(signal);
       if (idle) await idleTime();
-      const kernel = performance.now() - begin < budget ? await bench.measure(trial) : undefined;
+      const kernel = performance.now() - begin < budget ? await gpu.watch(bench.measure(trial)) : undefined;
       if (kernel) {
         kernels.push(kernel);
         choices[trial.key] = kernel.best.schedule === kernel.own.schedule ? null : kernel.best.schedule;
@@ -114,7 +115,7 @@ export async function tune(source: ModelSource, options: TuneOptions = {}): Prom
     }
   } finally {
     bench.dispose();
-    if (!given) device.destroy();
+    gpu.dispose();
     if (kernels.length && cache !== false) await keepChoices(info, { version: asked.version, choices }, cache);
   }
   return { kernels, left, table: tableOf({ version: asked.version, choices }) };

@@ -2,52 +2,11 @@
 //! begins with numbers of 32 bits: the address and the length of the answer's JSON, the address and the length of its data, and for [`open`]
 //! the model, which is 0 after an error. [`release`] frees the answer, [`close`] the model.
 
+use crate::files::Page;
+pub use crate::memory::allocate;
+use crate::memory::taken;
 use wgfc_compiler::requests::Answer;
 use wgfc_compiler::requests::host::HostModel;
-use wgfc_ir::remote::Files;
-
-#[cfg(target_arch = "wasm32")]
-#[link(wasm_import_module = "wgfc")]
-unsafe extern "C" {
-    /// Reads `len` bytes of a file from `offset` into memory at `into`; returns 1 on success.
-    fn read(file: u32, offset: u64, into: *mut u8, len: u32) -> u32;
-}
-
-/// The page's files.
-struct Page;
-
-impl Files for Page {
-    #[cfg(target_arch = "wasm32")]
-    fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> bool {
-        // SAFETY: the page writes `len` bytes at the given address in this module's memory.
-        unsafe { read(file as u32, offset, into.as_mut_ptr(), into.len() as u32) == 1 }
-    }
-
-    #[cfg(not(target_arch = "wasm32"))]
-    fn read(&self, _: usize, _: u64, _: &mut [u8]) -> bool {
-        false
-    }
-}
-
-/// Allocates `len` bytes, which the call that they are passed to frees. The address is 0 where there is no memory for them.
-#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
-pub extern "C" fn allocate(len: usize) -> *mut u8 {
-    let mut bytes = Vec::new();
-    if bytes.try_reserve_exact(len).is_err() {
-        return std::ptr::null_mut();
-    }
-    bytes.resize(len, 0u8);
-    Box::into_raw(bytes.into_boxed_slice()).cast()
-}
-
-/// Takes ownership of memory from [`allocate`].
-///
-/// # Safety
-/// `at` came from [`allocate`] with this `len`, and nothing uses it any more.
-unsafe fn taken(at: *mut u8, len: usize) -> Vec<u8> {
-    // SAFETY: as the caller promises.
-    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(at, len)) }.into_vec()
-}
 
 /// An answer in the module's memory. Pages read its first two fields.
 #[repr(C)]
@@ -97,7 +56,7 @@ pub unsafe extern "C" fn run(
     let (request, data) = unsafe { (taken(request, request_len), taken(data, data_len)) };
     // SAFETY: as the caller promises.
     let model = unsafe { &*model };
-    given(model.run(&String::from_utf8_lossy(&request), data), None)
+    given(model.run(&String::from_utf8_lossy(&request), data.into_vec()), None)
 }
 
 /// Frees an answer, but not the model that it names.

@@ -3,6 +3,10 @@
 //! It is a module of its own, as naga would make the compiler's larger by a sixth. `web/src/compiler/worker.ts` loads it where a
 //! page asks for validation, writes what the compiler answered into memory that [`allocate`] gave, and calls [`validate`]. It has no imports.
 
+#[path = "../../shared/memory.rs"]
+mod memory;
+
+pub use memory::allocate;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use wgfc_program::check::check;
@@ -42,12 +46,6 @@ fn problems(answer: &[u8]) -> String {
     judged.collect::<Vec<_>>().join("\n")
 }
 
-/// Memory for `len` bytes, which [`validate`] takes back.
-#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
-pub extern "C" fn allocate(len: usize) -> *mut u8 {
-    Box::into_raw(vec![0u8; len].into_boxed_slice()).cast()
-}
-
 /// Validates the kernels of an answer of the compiler. The result points to two numbers of 32 bits, the address and length of a text that says
 /// what is wrong; both stay until the instance of the module ends.
 ///
@@ -56,7 +54,7 @@ pub extern "C" fn allocate(len: usize) -> *mut u8 {
 #[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
 pub unsafe extern "C" fn validate(at: *mut u8, len: usize) -> *const [usize; 2] {
     // SAFETY: as the caller promises.
-    let answer = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(at, len)) };
+    let answer = unsafe { memory::taken(at, len) };
     let text = problems(&answer).leak();
     Box::leak(Box::new([text.as_ptr() as usize, text.len()]))
 }

@@ -2,38 +2,11 @@
 //! four numbers of 32 bits: the address and the length of the answer's JSON, and the address and the length of its data.
 //! [`release`] frees the answer.
 
+use crate::files::Page;
+pub use crate::memory::allocate;
+use crate::memory::taken;
 use wgfc_compiler::requests::{self, Answer};
 use wgfc_ir::derived::Derivation;
-use wgfc_ir::remote::Files;
-
-#[cfg(target_arch = "wasm32")]
-#[link(wasm_import_module = "wgfc")]
-unsafe extern "C" {
-    /// Reads `len` bytes of a file from `offset` into memory at `into`; returns 1 on success.
-    fn read(file: u32, offset: u64, into: *mut u8, len: u32) -> u32;
-}
-
-/// The page's files.
-struct Page;
-
-impl Files for Page {
-    #[cfg(target_arch = "wasm32")]
-    fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> bool {
-        // SAFETY: the page writes `len` bytes at the given address in this module's memory.
-        unsafe { read(file as u32, offset, into.as_mut_ptr(), into.len() as u32) == 1 }
-    }
-
-    #[cfg(not(target_arch = "wasm32"))]
-    fn read(&self, _: usize, _: u64, _: &mut [u8]) -> bool {
-        false
-    }
-}
-
-/// Allocates `len` bytes, which [`free`] or [`compile`] frees.
-#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
-pub extern "C" fn allocate(len: usize) -> *mut u8 {
-    Box::into_raw(vec![0u8; len].into_boxed_slice()).cast()
-}
 
 /// Frees memory from [`allocate`].
 ///
@@ -43,15 +16,6 @@ pub extern "C" fn allocate(len: usize) -> *mut u8 {
 pub unsafe extern "C" fn free(at: *mut u8, len: usize) {
     // SAFETY: as the caller promises.
     drop(unsafe { taken(at, len) });
-}
-
-/// Takes ownership of memory from [`allocate`].
-///
-/// # Safety
-/// As for [`free`].
-unsafe fn taken(at: *mut u8, len: usize) -> Box<[u8]> {
-    // SAFETY: as the caller promises.
-    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(at, len)) }
 }
 
 /// An answer in the module's memory. Pages read its first field.

@@ -115,9 +115,19 @@ function fetchNow(file: string, offset: number, length: number): Uint8Array {
   return request.status === 206 ? bytes : new Uint8Array();
 }
 
+type Memory = Pick<Compiler, "allocate" | "memory">;
+
+/** The address of new memory in a module. */
+function room({ allocate }: Memory, bytes: number): number {
+  const at = allocate(bytes) >>> 0;
+  if (at === 0) throw new Error(`there is no memory for ${bytes} bytes`);
+  return at;
+}
+
 /** Copies bytes into a module's memory. */
-function put({ allocate, memory }: Compiler, bytes: Uint8Array): [at: number, bytes: number] {
-  const at = allocate(bytes.length) >>> 0;
+function put(module: Memory, bytes: Uint8Array): [at: number, bytes: number] {
+  const { memory } = module;
+  const at = room(module, bytes.length);
   new Uint8Array(memory.buffer, at, bytes.length).set(bytes);
   return [at, bytes.length];
 }
@@ -137,12 +147,10 @@ function compile(compiler: Compiler, { model, request }: Job): Exclude<Reply, Fa
 }
 
 /** The errors that naga finds in the kernels of an answer; empty if there are none. */
-function problems({ memory, allocate, validate }: Validator, json: string): string {
-  const bytes = new TextEncoder().encode(json);
-  const at = allocate(bytes.length) >>> 0;
-  new Uint8Array(memory.buffer, at, bytes.length).set(bytes);
-  // The call may have grown the memory, which detaches earlier views.
-  const result = validate(at, bytes.length) >>> 0;
+function problems(validator: Validator, json: string): string {
+  const { memory } = validator;
+  // The call may grow the memory, which detaches earlier views.
+  const result = validator.validate(...put(validator, new TextEncoder().encode(json))) >>> 0;
   const [text, length] = new Uint32Array(memory.buffer, result, 2) as unknown as [number, number];
   return new TextDecoder().decode(new Uint8Array(memory.buffer, text, length));
 }
@@ -199,7 +207,7 @@ async function derive({ how, bytes }: DeriveJob): Promise<DeriveReply> {
   const compiler = instance.exports as unknown as Compiler;
   const length = (bytes.length / how.block) * how.makes;
   try {
-    const into = compiler.allocate(length) >>> 0;
+    const into = room(compiler, length);
     const done = compiler.derive(...put(compiler, new TextEncoder().encode(how.name)), ...put(compiler, bytes), into, length);
     const made = new Uint8Array(compiler.memory.buffer, into, length).slice();
     compiler.free(into, length);
