@@ -150,6 +150,23 @@ impl DeviceProfile {
         };
         Some(DeviceProfile { speeds, ..DeviceProfile::default() })
     }
+
+    /// The kind of adapter that the profile of a name is for: `discrete`, `integrated` or `software`. `None` for `portable`,
+    /// which is for any, and for other names.
+    ///
+    /// ```
+    /// use wgfc_compiler::DeviceProfile;
+    /// assert_eq!(DeviceProfile::adapter("swiftshader"), Some("software"));
+    /// assert_eq!(DeviceProfile::adapter("portable"), None);
+    /// ```
+    pub fn adapter(name: &str) -> Option<&'static str> {
+        match name {
+            "discrete" => Some("discrete"),
+            "integrated" => Some("integrated"),
+            "software" | "swiftshader" => Some("software"),
+            _ => None,
+        }
+    }
 }
 
 /// The speeds of a device. The constants of this type state the source of each figure; `wgfc device --measure`

@@ -1,7 +1,7 @@
 //! Several plans over one store of weights, and the location of the weights' bytes.
 //!
 //! The plans of a bundle are the same model compiled in several ways: for one token and for many, with `f16` and
-//! without. For each run, a runtime chooses the first plan that its device supports and that fits the inputs.
+//! without, for GPUs and for the CPU. For each run, a runtime chooses the first plan that is for its device and that fits the inputs.
 
 use crate::program::{Buffer, BufferKind, FORMAT_VERSION, Kernel, Program};
 use crate::recipe::Recipes;
@@ -43,6 +43,9 @@ pub struct Plan {
     pub name: String,
     /// The capabilities that a device must have to run it.
     pub needs: Needs,
+    /// The kind of adapter whose speeds it was compiled for: `discrete`, `integrated` or `software`; absent if it is for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
     /// The plan itself.
     #[serde(flatten)]
     pub program: Program,
@@ -128,7 +131,7 @@ impl Bundle {
         let plans = programs.into_iter().map(|(name, mut program)| {
             weights.unite(&mut program);
             kernels.unite(&mut program.kernels);
-            Plan { name, needs: Needs::of(&program), program }
+            Plan { name, needs: Needs::of(&program), adapter: None, program }
         });
         let producer = concat!("wgfc ", env!("CARGO_PKG_VERSION")).to_owned();
         Bundle { version: FORMAT_VERSION, plans: plans.collect(), producer, weights: None }

@@ -1,12 +1,12 @@
 //! Several plans of one model on a device, which share weights and states.
 
 use crate::error::{NotTaken, RunError};
-use crate::gpu::Gpu;
+use crate::gpu::{AdapterSummary, Gpu};
 use crate::session::{Encoded, Session, SessionOptions, Started, Value};
 use crate::tensor::DeviceTensor;
 use wgfc_program::bundle::Plan;
 use wgfc_program::program::Port;
-use wgfc_program::{Bundle, DeviceLimits, Program, Tensor};
+use wgfc_program::{Bundle, Program, Tensor};
 
 /// Sessions of the plans of a [`Bundle`] that a device can run, in the bundle's order. Each run uses the first plan that accepts
 /// the inputs.
@@ -46,7 +46,8 @@ fn differs(p: &Program, first: &Program) -> Option<String> {
         .then(|| "its states are not those of the first plan".to_owned())
 }
 
-/// The plans that a device can run, and the reasons for which the others were left out.
+/// The plans that a device can run, and the reasons for which the others were left out. Plans for adapters of other kinds are
+/// taken only if there are no others.
 ///
 /// # Errors
 /// [`RunError::NoPlan`] if the device can run none of the plans.
@@ -57,21 +58,28 @@ fn differs(p: &Program, first: &Program) -> Option<String> {
 /// # let program = wgfc_runtime::testing::doubling();
 /// use wgfc_program::Bundle;
 /// let bundle = Bundle::new(vec![("general".to_owned(), program)]);
-/// let (taken, left_out) = wgfc_runtime::plans::choose(&bundle, gpu.profile())?;
+/// let (taken, left_out) = wgfc_runtime::plans::choose(&bundle, gpu.summary())?;
 /// assert_eq!((taken.len(), left_out.len()), (1, 0));
 /// # Ok(()) }
 /// ```
 pub fn choose<'b>(
     bundle: &'b Bundle,
-    limits: &DeviceLimits,
+    device: &AdapterSummary,
 ) -> Result<(Vec<&'b Plan>, Vec<NotTaken>), RunError> {
     let (mut taken, mut left_out): (Vec<&Plan>, Vec<NotTaken>) = (vec![], vec![]);
     // A lone plan is not checked here: making its session reports which kernel needs the missing feature.
     let alone = bundle.plans.len() == 1;
-    for plan in &bundle.plans {
-        let lacking = if alone { vec![] } else { limits.lacks(&plan.needs) };
+    let lacks = |plan: &Plan| if alone { vec![] } else { device.limits.lacks(&plan.needs) };
+    let other = |plan: &Plan| plan.adapter.as_ref().filter(|kind| **kind != device.kind).cloned();
+    let others = bundle.plans.iter().all(|plan| other(plan).is_some() || !lacks(plan).is_empty());
+    // Plans for this kind come first.
+    let (own, any): (Vec<&Plan>, Vec<&Plan>) =
+        bundle.plans.iter().partition(|plan| plan.adapter.as_ref() == Some(&device.kind));
+    for plan in own.into_iter().chain(any) {
+        let lacking = lacks(plan);
         let why = match taken.first() {
             _ if !lacking.is_empty() => Some(format!("the device lacks {}", lacking.join(", "))),
+            _ if !others && let Some(kind) = other(plan) => Some(format!("it is for {kind} adapters")),
             Some(first) => differs(&plan.program, &first.program),
             None => None,
         };
@@ -89,7 +97,7 @@ impl Plans {
     /// # Errors
     /// [`RunError::NoPlan`] if the device can run none of the plans; otherwise as [`Session::family`].
     pub async fn new(gpu: &Gpu, bundle: &Bundle, options: SessionOptions) -> Result<Plans, RunError> {
-        let (taken, left_out) = choose(bundle, gpu.profile())?;
+        let (taken, left_out) = choose(bundle, gpu.summary())?;
         let programs: Vec<&Program> = taken.iter().map(|p| &p.program).collect();
         let sessions = Session::family(gpu, &programs, options).await?;
         let names = taken.iter().map(|p| p.name.clone());

@@ -345,6 +345,7 @@ Examples:
   wgfc compile model.onnx -o out/ --tap /layer3/relu_output --fusion none
   wgfc compile model.pt2 -o out/
   wgfc compile model.onnx -o model.wgfc --target web
+  wgfc compile model.onnx -o model.wgfc --target web --profile portable,integrated,software
   wgfc compile decoder.onnx -o out/ --state-capacity 2048 --variant decode:seq=1 --variant prefill
   wgfc compile qwen2.5-0.5b/ -o out/ --generate && wgfc generate out/ --prompt \"The sea is\"
 
@@ -391,9 +392,10 @@ pub struct CompileArgs {
     #[arg(long)]
     pub for_device: bool,
     /// Compile for this device profile: portable, discrete, integrated, software, swiftshader, or a file like those that
-    /// `wgfc device --measure` stores [default: portable]
-    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["for_device", "adapter"])]
-    pub profile: Option<String>,
+    /// `wgfc device --measure` stores; with several, as in `portable,integrated`, each plan for each of them, and an adapter
+    /// runs the plans for its kind [default: portable]
+    #[arg(long = "profile", value_name = "NAME|FILE", value_delimiter = ',', conflicts_with_all = ["for_device", "adapter"])]
+    pub profiles: Vec<String>,
     #[command(flatten)]
     pub adapter: AdapterArgs,
     /// Cut kernels up as this table says, which `wgfc tune` stored

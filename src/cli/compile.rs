@@ -28,37 +28,35 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         }
     };
     say_random_weights(file, t);
-    let mut profile = "portable".to_owned();
+    let mut profiles = vec!["portable".to_owned()];
     let mut options = Options { graph_only: a.graph_only, ..a.compile.options()? };
     if a.for_device || a.adapter.adapter.is_some() {
         let gpu = Gpu::request_blocking(&choice(&a.adapter)).map_err(device_error)?;
         let (source, speeds) = super::device_cache::speeds(Cache::of_user().as_ref(), &gpu, t);
         t.note(&format!("compiling for the limits of {}, device profile: {source}", gpu.summary().name));
         options.profile = DeviceProfile { speeds, ..options.profile.with_limits(gpu.profile()) };
-        profile = source.to_string();
-    } else if let Some(name) = &a.profile {
-        options.profile = wgfc::cache::read_profile(name)?;
-        profile.clone_from(name);
+        profiles = vec![source.to_string()];
+    } else if let Some(first) = a.profiles.first() {
+        options.profile = wgfc::cache::read_profile(first)?;
+        profiles.clone_from(&a.profiles);
     }
     if let Some(file) = &a.tuning {
         options.tuning = wgfc::cache::read_tuning(file)?;
     }
-    if let Some(TargetArg::Web) = a.target {
-        let DeviceProfile { speeds, longest_dispatch, .. } = options.profile;
-        options.profile = DeviceProfile { speeds, longest_dispatch, ..DeviceProfile::default() };
-    }
-    a.features.iter().for_each(|f| f.add(&mut options.profile));
-    if let Some(seconds) = a.longest_dispatch {
-        options.profile.longest_dispatch = seconds;
-    }
+    options.profile = as_asked(options.profile, a);
     distinct(&a.variants)?;
     let bundle = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        match &decoder {
-            Some(d) => wgfc::generate::compile_decoder(d, &options)?,
-            None => compiled(a, file, &options)?,
+        let compile = |options: &Options| match &decoder {
+            Some(d) => wgfc::generate::compile_decoder(d, options),
+            None => compiled(a, file, options),
+        };
+        match &a.profiles[..] {
+            [] | [_] => compile(&options)?,
+            several => for_profiles(several, a, &options, compile)?,
         }
     };
+    let profile = profiles.join(", ");
     let Some(Plan { program, .. }) = bundle.plans.first() else {
         return Err(Error::Internal("nothing was compiled".into()));
     };
@@ -94,6 +92,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         let plan = |p: &Plan| {
             serde_json::json!({
                 "name": p.name,
+                "adapter": p.adapter,
                 "needs": p.needs,
                 "kernels": p.program.kernels.len(),
                 "dispatches": p.program.dispatches.len(),
@@ -148,7 +147,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     }
     if let Some(b) = &bound {
         let (time, at) = (time_text(b.seconds), b.at());
-        s += &format!("  a run takes at least {time}{at} by the device profile: {profile}\n");
+        s += &format!("  a run takes at least {time}{at} by the device profile: {}\n", profiles[0]);
     }
     s += "\nnext:\n";
     next.iter().for_each(|command| s += &format!("  {command}\n"));
@@ -257,6 +256,56 @@ fn compiled(a: &CompileArgs, file: &ModelFile, options: &Options) -> Result<Bund
         plans.push((String::new(), file.compile(options)?));
     }
     Ok(Bundle::new(plans))
+}
+
+/// The profile with the target, the features and the bound that the options give.
+fn as_asked(profile: DeviceProfile, a: &CompileArgs) -> DeviceProfile {
+    let mut profile = match a.target {
+        Some(TargetArg::Web) => {
+            let DeviceProfile { speeds, longest_dispatch, .. } = profile;
+            DeviceProfile { speeds, longest_dispatch, ..DeviceProfile::default() }
+        }
+        None => profile,
+    };
+    a.features.iter().for_each(|f| f.add(&mut profile));
+    profile.longest_dispatch = a.longest_dispatch.unwrap_or(profile.longest_dispatch);
+    profile
+}
+
+/// The model compiled for each of several profiles, with the names of plans that `compile` gives and those of the profiles.
+fn for_profiles(
+    names: &[String],
+    a: &CompileArgs,
+    options: &Options,
+    compile: impl Fn(&Options) -> Result<Bundle, Error>,
+) -> Result<Bundle, Error> {
+    for (i, name) in names.iter().enumerate() {
+        let kind = DeviceProfile::adapter(name);
+        if let Some(other) = names[..i].iter().find(|other| DeviceProfile::adapter(other) == kind) {
+            let of = kind.map_or("adapters of any kind".to_owned(), |kind| format!("{kind} adapters"));
+            return Err(Error::usage(
+                format!("the profiles `{other}` and `{name}` are both for {of}"),
+                "name one of them, and one of each other kind: portable, discrete, integrated, software",
+            ));
+        }
+    }
+    let (mut plans, mut adapters) = (vec![], vec![]);
+    for name in names {
+        let profile = as_asked(wgfc::cache::read_profile(name)?, a);
+        let stem = Path::new(name).file_stem().map_or(name.as_str().into(), |stem| stem.to_string_lossy());
+        for Plan { name: plan, program, .. } in compile(&Options { profile, ..options.clone() })?.plans {
+            plans.push(match plan.is_empty() {
+                true => (stem.to_string(), program),
+                false => (format!("{plan}-{stem}"), program),
+            });
+            adapters.push(DeviceProfile::adapter(name).map(str::to_owned));
+        }
+    }
+    let mut bundle = Bundle::new(plans);
+    for (plan, adapter) in bundle.plans.iter_mut().zip(adapters) {
+        plan.adapter = adapter;
+    }
+    Ok(bundle)
 }
 
 /// Notes that weights are random, or that there are none to generate.

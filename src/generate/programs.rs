@@ -209,7 +209,7 @@ pub(super) fn compiled(
             "give --precision, --weights, --activations, --cache and --keep-f32 to `wgfc compile --generate`, or give the model itself",
         ));
     }
-    let (plans, _) = wgfc_runtime::plans::choose(bundle, gpu.profile()).map_err(device_error)?;
+    let (plans, _) = wgfc_runtime::plans::choose(bundle, gpu.summary()).map_err(device_error)?;
     let program = |single| {
         let tokens = |p: &Program| {
             let ports = program_values(&p.inputs);

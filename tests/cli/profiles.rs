@@ -34,6 +34,40 @@ fn profiles_are_named_or_files() {
     assert_eq!(inspect("|--expect|batch=9|--dim|batch=4")["dims"].get("batch"), None);
 }
 
+#[test]
+fn several_profiles_are_plans_for_kinds_of_adapters() {
+    let d = folder();
+    let model = mlp();
+    let compile =
+        |rest: &str| wgfc(d.path(), &format!("compile|{model}|-o|out.wgfc|--force|--target|web{rest}"));
+    let plans = |rest: &str| {
+        let json = compile(&format!("|--json{rest}")).exits(0).json();
+        let plans = json["plans"].as_array().unwrap().iter();
+        let pair = |p: &serde_json::Value| {
+            (p["name"].as_str().unwrap().to_owned(), p["adapter"].as_str().map(str::to_owned))
+        };
+        (json["device_profile"].as_str().unwrap().to_owned(), plans.map(pair).collect::<Vec<_>>())
+    };
+    let plan = |name: &str, kind: Option<&str>| (name.to_owned(), kind.map(str::to_owned));
+    let (profiles, made) = plans("|--profile|portable,software");
+    assert_eq!(profiles, "portable, software");
+    assert_eq!(made, [plan("portable", None), plan("software", Some("software"))]);
+    assert_eq!(plans("|--profile|software").1, [plan("", None)]);
+    let with_variants =
+        plans("|--variant|one:batch=1|--variant|any|--profile|discrete|--profile|swiftshader").1;
+    let names: Vec<&str> = with_variants.iter().map(|p| p.0.as_str()).collect();
+    assert_eq!(names, ["one-discrete", "any-discrete", "one-swiftshader", "any-swiftshader"]);
+    compile("|--profile|software,portable,swiftshader").exits(1).says("both for software adapters");
+    std::fs::write(d.path().join("p.json"), r#"{"version":1,"speeds":{"cores":7}}"#).unwrap();
+    compile("|--profile|portable,p.json").exits(1).says("both for adapters of any kind");
+    assert_eq!(
+        plans("|--profile|p.json,integrated").1,
+        [plan("p", None), plan("integrated", Some("integrated"))]
+    );
+    let run = wgfc(d.path(), "run|out.wgfc|--random-inputs|--dim|batch=2|--adapter|software");
+    assert!(run.code == 0 || wgfc(d.path(), "device").code != 0, "{}", run.err);
+}
+
 /// A product with many rows uses larger tiles than one with 64 rows; both programs work for all sizes.
 #[test]
 fn expected_sizes_change_what_is_chosen() {

@@ -12,6 +12,7 @@ use wgfc::{Bundle, ModelFile, Options, Program, SaveOptions, Tensor};
 use wgfc_compiler::{Fusion, pipeline::compile_graph};
 use wgfc_ir::program::Stats;
 use wgfc_ir::recipe::PART_BYTES;
+use wgfc_runtime::gpu::AdapterSummary;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions};
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{Plans, RunError, Session};
@@ -479,6 +480,35 @@ fn plans_that_a_device_cannot_run_are_left_out() {
             "its inputs or outputs are not those of the first plan"
         ]
     );
+}
+
+#[test]
+fn plans_for_an_adapters_kind_come_first() {
+    let kinds = [Some("discrete"), None, Some("software"), Some("quantum")];
+    let program = wgfc::runtime::testing::doubling();
+    let mut bundle = Bundle::new(kinds.map(|k| (k.unwrap_or("any").to_owned(), program.clone())).to_vec());
+    for (plan, kind) in bundle.plans.iter_mut().zip(kinds) {
+        plan.adapter = kind.map(str::to_owned);
+    }
+    for gpu in gpus() {
+        let chosen = |bundle: &Bundle, kind: &str| {
+            let summary = AdapterSummary { kind: kind.to_owned(), ..gpu.summary().clone() };
+            let (taken, _) = wgfc::runtime::plans::choose(bundle, &summary).unwrap();
+            taken.iter().map(|p| p.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&bundle, "discrete"), ["discrete", "any"]);
+        assert_eq!(chosen(&bundle, "software"), ["software", "any"]);
+        assert_eq!(chosen(&bundle, "virtual"), ["any"]);
+        let mut others = bundle.clone();
+        others.plans.retain(|p| p.adapter.is_some());
+        assert_eq!(chosen(&others, "integrated"), ["discrete", "software", "quantum"]);
+        // What the adapter cannot run is no plan for it.
+        others.plans[1].needs.features.push("time-travel".into());
+        assert_eq!(chosen(&others, "software"), ["discrete", "quantum"]);
+        let plans = Plans::new_blocking(gpu, &bundle, SessionOptions::default()).unwrap();
+        assert_eq!(plans.names().collect::<Vec<_>>()[0], gpu.summary().kind);
+        assert!(plans.left_out().iter().any(|l| l.why == "it is for discrete adapters"));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 /** Selection of a program's plans that a device can run and that can share weights and states. */
 
 import { WgfcError } from "./errors.js";
+import type { Kind } from "./kind.js";
 import type { Plan, Port } from "./plan.js";
 
 /** The features and limits of a device. */
@@ -9,6 +10,8 @@ export interface Capabilities {
   readonly limits: Readonly<Record<string, number | undefined>>;
   /** The smallest and the largest subgroup size; undefined if the browser does not report them. */
   readonly subgroups: readonly [number, number] | undefined;
+  /** The kind of adapter; undefined if it is not known. */
+  readonly kind?: Kind | undefined;
 }
 
 /** The features and limits that a plan needs and the device lacks. */
@@ -29,15 +32,18 @@ export function lacking(plan: Plan, of: Capabilities): { features: string[]; lim
   return { features, limits };
 }
 
-/** The plans that a device can run with one set of weights and states, in order. */
+/** The plans that a device can run with one set of weights and states, in order; those for adapters of other kinds only if there are no others. */
 export function choose(plans: readonly Plan[], of: Capabilities): Plan[] {
   const lacks = plans.map((p) => lacking(p, of));
-  const fit = plans.filter((_, i) => !(lacks[i]!.features.length + lacks[i]!.limits.length));
+  const able = plans.filter((_, i) => !(lacks[i]!.features.length + lacks[i]!.limits.length));
+  const kind = of.kind === "swiftshader" ? "software" : of.kind;
+  const meant = [...able.filter((p) => p.adapter && p.adapter === kind), ...able.filter((p) => !p.adapter)];
+  const fit = meant.length ? meant : able;
   const [first] = fit;
   if (first) return fit.filter((p) => signature(p) === signature(first));
   const lines = plans.map((p, i) => `${label(p, i)} needs ${[...lacks[i]!.features, ...lacks[i]!.limits].join(", ")}`);
-  const kind = lacks.every((l) => l.features.length) ? "feature" : "limits";
-  throw new WgfcError(kind, `this device cannot run the model: ${lines.join("; ")}. Compile a variant for such devices.`);
+  const lacked = lacks.every((l) => l.features.length) ? "feature" : "limits";
+  throw new WgfcError(lacked, `this device cannot run the model: ${lines.join("; ")}. Compile a variant for such devices.`);
 }
 
 export function label(plan: Plan, i: number): string {

@@ -3,6 +3,7 @@
 import { type Capabilities, choose } from "./choose.js";
 import { type Origin, WgfcError } from "./errors.js";
 import { messageOf } from "./fail.js";
+import { kindOf } from "./kind.js";
 import type { Plan } from "./plan.js";
 import { soon } from "./soon.js";
 import { COPY_DST, COPY_SRC, MAP_FOR_READING, STORAGE } from "./usage.js";
@@ -121,5 +122,6 @@ function capabilities(of: { features: GPUSupportedFeatures; limits: GPUSupported
     features: of.features as ReadonlySet<string>,
     limits: of.limits as unknown as Record<string, number>,
     subgroups: least && most ? [least, most] : undefined,
+    kind: kindOf(info),
   };
 }

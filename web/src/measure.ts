@@ -11,7 +11,8 @@
 
 import { absent, surroundings } from "./absent.js";
 import { Clock } from "./clock.js";
-import { type DeviceLike, type DeviceProfile, kindOf, profileOf, speedsOf } from "./compiler/profile.js";
+import { type DeviceLike, type DeviceProfile, profileOf, speedsOf } from "./compiler/profile.js";
+import { kindOf } from "./kind.js";
 import { keepSpeeds } from "./compiler/speeds.js";
 import { WgfcError } from "./errors.js";
 import { COMPUTE_STAGE, COPY_DST, COPY_SRC, STORAGE } from "./usage.js";

@@ -96,6 +96,8 @@ export interface Needs {
 export interface Plan {
   readonly name: string;
   readonly needs: Needs;
+  /** The kind of adapter that it is for; undefined if it is for any. */
+  readonly adapter: string | undefined;
   readonly inputs: readonly Port[];
   readonly outputs: readonly Port[];
   readonly states: readonly State[];
@@ -160,6 +162,7 @@ function readPlan(root: Json): Plan {
   const plan = root.object<Plan>({
     name: string,
     needs: readNeeds,
+    adapter: optional(string),
     symbols: () => symbols,
     inputs: list(port),
     outputs: list(port),

@@ -10,7 +10,8 @@
 import { absent, surroundings } from "./absent.js";
 import { Clock } from "./clock.js";
 import type { CompileOptions, DeviceLike, Trial, TrialCandidate } from "./compiler/index.js";
-import { infoOf, kindOf } from "./compiler/profile.js";
+import { infoOf } from "./compiler/profile.js";
+import { kindOf } from "./kind.js";
 import { keepChoices, keptChoices, tableOf } from "./compiler/speeds.js";
 import { Gpu } from "./device.js";
 import { type DType, arrayOver, fromNumbers, toNumbers } from "./dtypes.js";

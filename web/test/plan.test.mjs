@@ -76,6 +76,12 @@ test("a device runs the plans that it has all for, and that share states", () =>
   assert.deepEqual(names(["shader-f16"]), ["half", "plain", "plain too"]);
   assert.deepEqual(names(["subgroups"], [32, 32], 10), ["wide", "large", "plain", "plain too"]);
   assert.deepEqual(names(["subgroups"], [8, 32], 10), ["large", "plain", "plain too"]);
+  const kinds = read(plan({ name: "gpu", adapter: "discrete" }), plan({ name: "any" }), plan({ name: "cpu", adapter: "software" }), plan({ name: "new", adapter: "quantum" }));
+  const chosen = (of, kind) => choose(of, { features: new Set(), limits: {}, subgroups: undefined, kind }).map((p) => p.name);
+  assert.deepEqual(chosen(kinds, "discrete"), ["gpu", "any"]);
+  assert.deepEqual(chosen(kinds, "swiftshader"), ["cpu", "any"]);
+  assert.deepEqual(chosen(kinds, undefined), ["any"]);
+  assert.deepEqual(chosen([kinds[0], kinds[3]], "integrated"), ["gpu", "new"]);
   fails(() => choose(plans.slice(0, 2), { features: new Set(), limits: {} }), "feature", /plan "half" needs the feature shader-f16; plan "wide" needs the feature subgroups/);
   fails(() => choose([plans[2]], { features: new Set(), limits: { maxStorageBuffersPerShaderStage: 8 } }), "limits", /maxStorageBuffersPerShaderStage of 10 \(it has 8\)/);
 });

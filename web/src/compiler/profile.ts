@@ -1,5 +1,7 @@
 /** Device profiles for the compiler, in the JSON format of `wgfc compile --profile FILE`. */
 
+import { type Kind, kindOf } from "../kind.js";
+
 /** The limits and speeds of a device. The defaults are those of every WebGPU device. */
 export interface DeviceProfile {
   readonly version: 1;
@@ -33,19 +35,7 @@ const SWIFTSHADER = {
   resident_workgroups: 1, exchange: 20e-6,
 };
 /** The speeds of kinds of devices, equal to those in `compiler/src/device.rs`. */
-export const SPEEDS = { discrete: DISCRETE, integrated: INTEGRATED, software: SOFTWARE, swiftshader: SWIFTSHADER };
-
-/** The vendors of which nearly all adapters share memory with the CPU. */
-const INTEGRATED_VENDORS = ["apple", "arm", "broadcom", "img-tec", "imagination", "intel", "qualcomm", "samsung"];
-
-/** The kind of an adapter; undefined if the browser does not report enough about it. */
-export function kindOf(info: GPUAdapterInfo | undefined): keyof typeof SPEEDS | undefined {
-  const { vendor = "", architecture = "", description = "" } = info ?? {};
-  if (/swiftshader/i.test(`${architecture} ${description}`)) return "swiftshader";
-  if (info?.isFallbackAdapter || /llvmpipe|lavapipe|basic render/i.test(`${architecture} ${description}`)) return "software";
-  if (vendor === "nvidia") return "discrete";
-  return INTEGRATED_VENDORS.includes(vendor) ? "integrated" : undefined;
-}
+export const SPEEDS: Readonly<Record<Kind, typeof DISCRETE>> = { discrete: DISCRETE, integrated: INTEGRATED, software: SOFTWARE, swiftshader: SWIFTSHADER };
 
 /** The speeds of an adapter's kind; undefined if the kind is not known. */
 export function speedsOf(info: GPUAdapterInfo | undefined): Readonly<Record<string, number>> | undefined {
