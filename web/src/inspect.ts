@@ -25,6 +25,8 @@ export interface PlanInfo {
   readonly nodes: number;
   readonly dispatches: number;
   readonly kernels: readonly KernelInfo[];
+  /** Whether it stores values of a model of f32 as f16. */
+  readonly halved: boolean;
   readonly warnings: readonly string[];
 }
 
@@ -80,9 +82,10 @@ export async function inspect(
       const nodes = [...new Set(dispatches.flatMap((d) => d.nodes))];
       return { name: k.name, family: families[i]!, nodes, dispatches: dispatches.length, features: k.features, text: await program.text(k) };
     });
-    const stats = json.get("stats").object({ model_nodes: count, warnings: (w) => w.list(string) });
+    const stats = json.get("stats").object({ model_nodes: count, warnings: (w) => w.list(string), halved: (h) => !h.missing });
     const { symbols, dispatches } = plan;
-    return { name: plan.name, symbols, nodes: stats.model_nodes, dispatches: dispatches.length, kernels: await Promise.all(kernels), warnings: stats.warnings };
+    const { model_nodes: nodes, halved, warnings } = stats;
+    return { name: plan.name, symbols, nodes, dispatches: dispatches.length, kernels: await Promise.all(kernels), halved, warnings };
   });
   return {
     producer: root.get("producer").string(),

@@ -49,6 +49,9 @@ export interface Step {
   readonly loss: number;
 }
 
+/** The name of the state that is the scale of the loss. */
+const SCALE = "loss_scale";
+
 /** The most steps or rows that a checkpoint may count. */
 const MOST = Number.MAX_SAFE_INTEGER;
 
@@ -87,6 +90,11 @@ export class Trainer {
     };
     const model = await load(source, { ...options, training });
     try {
+      if (model.device.features.has("shader-f16") && !model.states.some((s) => s.name === SCALE)) {
+        const { plans } = await model.inspect();
+        if (plans.some((p) => p.halved))
+          throw refused("the program stores values as f16 and does not scale its loss, so gradients may be too small for f16: compile the step with --loss-scale");
+      }
       return new Trainer(model, options);
     } catch (e) {
       model.dispose();

@@ -54,7 +54,7 @@ async function results(address) {
   await page.close();
   return found;
 }
-const want = [y, y, "model"];
+const want = [y, y, y, "model"];
 const settings = { root: project, configFile: false, logLevel: "error" };
 
 test("what is packed is the package, with its licences", () => {
@@ -80,7 +80,7 @@ test("Vite serves it while it is developed", async () => {
 test("a plain page has it by an import map, or by its path", async () => {
   const head = '<!doctype html><html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,"><title>wgfc</title>';
   const script = readFileSync(join(project, "main.js"), "utf8");
-  const imports = { wgfc: "./node_modules/wgfc/dist/index.js", "wgfc/compiler": "./node_modules/wgfc/dist/compiler/index.js" };
+  const imports = { wgfc: "./node_modules/wgfc/dist/index.js", "wgfc/compiler": "./node_modules/wgfc/dist/compiler/index.js", "wgfc/cpu": "./node_modules/wgfc/dist/cpu/index.js" };
   const plain = Object.entries(imports).reduce((s, [name, path]) => s.replaceAll(`"${name}"`, `"${path}"`), script);
   cpSync(join(project, "public/model.onnx"), join(project, "model.onnx"));
   writeFileSync(join(project, "map.html"), `${head}<script type="importmap">${JSON.stringify({ imports })}</script><script type="module">${script}</script>`);
