@@ -1,5 +1,7 @@
 //! Estimates from repeated measurements.
 
+use std::sync::Arc;
+
 /// The median of samples with its 95% confidence interval.
 ///
 /// ```
@@ -8,7 +10,7 @@
 /// assert_eq!((e.low, e.median, e.high), (1.0, 2.0, 3.0));
 /// assert_eq!(e.scaled(1e-3).median, 2e-3);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Estimate {
     /// The median.
@@ -17,31 +19,75 @@ pub struct Estimate {
     pub low: f64,
     /// The upper end of the interval.
     pub high: f64,
+    /// All measurements, in the order in which they were taken.
+    pub samples: Arc<[f64]>,
 }
 
 impl Estimate {
-    /// The estimate from `samples`, in any order; `None` for no samples.
+    /// The estimate from `samples`, in the order in which they were taken; `None` for no samples.
     ///
     /// The interval's ends are order statistics, which need no assumption about the distribution: the ranks n/2 ∓ 1.96·√n/2,
     /// rounded up, from the normal approximation of the binomial distribution (Conover, Practical Nonparametric Statistics, 3.2).
     /// For fewer than six samples the interval spans all of them, and its confidence is below 95%.
-    pub fn of(mut samples: Vec<f64>) -> Option<Estimate> {
-        samples.sort_by(f64::total_cmp);
-        let n = samples.len();
+    pub fn of(samples: Vec<f64>) -> Option<Estimate> {
+        let mut sorted = samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
         let half = n as f64 / 2.0;
         let spread = 1.96 * (n as f64).sqrt() / 2.0;
-        let rank = |r: f64| samples.get((r.ceil().max(1.0) as usize).min(n).checked_sub(1)?).copied();
+        let rank = |r: f64| sorted.get((r.ceil().max(1.0) as usize).min(n).checked_sub(1)?).copied();
         let (below, above) = (rank(half)?, rank((n + 1) as f64 / 2.0)?);
         Some(Estimate {
             median: (below + above) / 2.0,
             low: rank(half - spread)?,
             high: rank(half + spread)?,
+            samples: samples.into(),
         })
     }
 
     /// The estimate of values `factor` times as large.
     pub fn scaled(self, factor: f64) -> Estimate {
-        Estimate { median: self.median * factor, low: self.low * factor, high: self.high * factor }
+        Estimate {
+            median: self.median * factor,
+            low: self.low * factor,
+            high: self.high * factor,
+            samples: self.samples.iter().map(|s| s * factor).collect(),
+        }
+    }
+
+    /// The standard deviation of the measurements over their mean; 0 for a single one.
+    ///
+    /// ```
+    /// use wgfc_runtime::Estimate;
+    /// let e = Estimate::of(vec![1.0, 2.0, 3.0]).unwrap();
+    /// assert_eq!(e.variation(), 0.5);
+    /// ```
+    pub fn variation(&self) -> f64 {
+        let n = self.samples.len() as f64;
+        let mean = self.samples.iter().sum::<f64>() / n;
+        let squares: f64 = self.samples.iter().map(|s| (s - mean).powi(2)).sum();
+        if n < 2.0 || mean == 0.0 { 0.0 } else { (squares / (n - 1.0)).sqrt() / mean.abs() }
+    }
+
+    /// The number of measurements that lie more than 1.5 interquartile ranges outside of the quartiles (Tukey, Exploratory Data
+    /// Analysis, 2C). Quartiles are the medians of the halves.
+    ///
+    /// ```
+    /// use wgfc_runtime::Estimate;
+    /// let e = Estimate::of(vec![5.0, 1.0, 1.1, 0.9, 1.0, 1.2]).unwrap();
+    /// assert_eq!(e.outliers(), 1);
+    /// ```
+    pub fn outliers(&self) -> usize {
+        let mut sorted = self.samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let median = |of: &[f64]| match of.len() {
+            0 => self.median,
+            n => (of[(n - 1) / 2] + of[n / 2]) / 2.0,
+        };
+        let (low, high) = (median(&sorted[..n / 2]), median(&sorted[n.div_ceil(2)..]));
+        let reach = 1.5 * (high - low);
+        sorted.iter().filter(|s| **s < low - reach || **s > high + reach).count()
     }
 }
 

@@ -655,8 +655,8 @@ fn profiles_and_measures_are_complete() {
         assert_eq!(p.dispatches.len(), 4);
         assert_eq!((p.dispatches[2].kernel.as_str(), p.dispatches[0].workgroups), ("sum", [137, 1, 1]));
         assert_eq!(p.gpu_ns.is_some(), gpu.profile().timestamps);
-        let median = |e: Option<Estimate>| e.unwrap().median;
-        assert!(median(p.wall_ns) >= median(p.submit_ns) && median(p.record_ns) > 0.0, "{p:?}");
+        let median = |e: &Option<Estimate>| e.as_ref().unwrap().median;
+        assert!(median(&p.wall_ns) >= median(&p.submit_ns) && median(&p.record_ns) > 0.0, "{p:?}");
         assert!(p.back_to_back_ns.unwrap() > 0.0);
         assert!(s.profile_blocking(&[("x", f32s(&[0, 67]))], 1).unwrap().dispatches.is_empty());
         let m = measure::measure_blocking(gpu).unwrap();

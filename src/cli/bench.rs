@@ -183,10 +183,10 @@ fn dispatch(a: &BenchDispatchArgs, t: &Terminal) -> Result<(), Error> {
         let mode = |c: &DispatchCost| {
             serde_json::json!({
                 "mode": c.mode.name(),
-                "wall_ns": estimate_json(c.wall_ns),
-                "record_ns": estimate_json(c.record_ns),
-                "submit_ns": estimate_json(c.submit_ns),
-                "gpu_ns": c.gpu_ns.map(estimate_json),
+                "wall_ns": estimate_json(&c.wall_ns),
+                "record_ns": estimate_json(&c.record_ns),
+                "submit_ns": estimate_json(&c.submit_ns),
+                "gpu_ns": c.gpu_ns.as_ref().map(estimate_json),
             })
         };
         t.print_json(&serde_json::json!({
@@ -202,14 +202,14 @@ fn dispatch(a: &BenchDispatchArgs, t: &Terminal) -> Result<(), Error> {
     let heading = ["one dispatch", "wall time", "95% confidence", "recording", "submission", "on the GPU"];
     let mut rows = vec![heading.map(String::from).to_vec()];
     for c in &cost.modes {
-        let [wall, interval] = estimate_text(Some(c.wall_ns));
+        let [wall, interval] = estimate_text(Some(&c.wall_ns));
         rows.push(vec![
             c.mode.name().to_owned(),
             wall,
             interval,
             ns_text(c.record_ns.median),
             ns_text(c.submit_ns.median),
-            c.gpu_ns.map_or("-".into(), |e| ns_text(e.median)),
+            c.gpu_ns.as_ref().map_or("-".into(), |e| ns_text(e.median)),
         ]);
     }
     let mut s = format!(
@@ -237,9 +237,9 @@ fn transfers(a: &BenchTransfersArgs, t: &Terminal) -> Result<(), Error> {
         let one = |m: &Transfer| {
             serde_json::json!({
                 "bytes": m.bytes,
-                "host_ns": estimate_json(m.host_ns),
-                "upload_ns": estimate_json(m.upload_ns),
-                "read_ns": estimate_json(m.read_ns),
+                "host_ns": estimate_json(&m.host_ns),
+                "upload_ns": estimate_json(&m.upload_ns),
+                "read_ns": estimate_json(&m.read_ns),
             })
         };
         t.print_json(
@@ -268,8 +268,8 @@ fn transfers(a: &BenchTransfersArgs, t: &Terminal) -> Result<(), Error> {
 fn csv(cost: &Overhead) -> String {
     let mut s = "mode,wall_ns,wall_ns_low,wall_ns_high,record_ns,submit_ns,gpu_ns\n".to_owned();
     for c in &cost.modes {
-        let w = c.wall_ns;
-        let gpu = c.gpu_ns.map_or(String::new(), |e| e.median.to_string());
+        let w = &c.wall_ns;
+        let gpu = c.gpu_ns.as_ref().map_or(String::new(), |e| e.median.to_string());
         s += &format!(
             "\"{}\",{},{},{},{},{},{gpu}\n",
             c.mode.name(),

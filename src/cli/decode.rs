@@ -217,7 +217,7 @@ impl First {
     fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "tokens": self.tokens,
-            "first_token_ns": estimate_json(self.time),
+            "first_token_ns": estimate_json(&self.time),
             "tokens_per_second": self.tokens as f64 * 1e9 / self.time.median,
         })
     }
@@ -227,7 +227,7 @@ fn first_text(all: &[First]) -> String {
     let heading = ["prompt", "first token", "95% confidence", "tokens/s"];
     let mut lines = vec![heading.map(str::to_owned).to_vec()];
     for f in all {
-        let [median, interval] = estimate_text(Some(f.time));
+        let [median, interval] = estimate_text(Some(&f.time));
         let speed = f.tokens as f64 * 1e9 / f.time.median;
         lines.push(vec![f.tokens.to_string(), median, interval, format!("{speed:.0}")]);
     }
@@ -373,7 +373,7 @@ impl Row {
         serde_json::json!({
             "past": self.past,
             "dispatches_per_step": self.dispatches,
-            "step_ns": estimate_json(self.step),
+            "step_ns": estimate_json(&self.step),
             "tokens_per_second": self.tokens(self.step.median),
             "tokens_per_second_of_a_sequence": 1e9 / self.step.median,
             "bytes_per_step": self.bytes,
@@ -392,7 +392,7 @@ fn text(rows: &[Row], bandwidth: f64) -> String {
     heading.extend(["traffic", "bound", "share of it"]);
     let mut lines = vec![heading.iter().map(|h| (*h).to_owned()).collect::<Vec<String>>()];
     for r in rows {
-        let [median, interval] = estimate_text(Some(r.step));
+        let [median, interval] = estimate_text(Some(&r.step));
         let bound = r.bound(bandwidth);
         let mut line = vec![r.past.to_string(), r.dispatches.to_string(), median, interval];
         line.push(format!("{:.1}", r.tokens(r.step.median)));

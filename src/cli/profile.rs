@@ -64,7 +64,7 @@ pub fn ns_text(ns: f64) -> String {
 }
 
 /// An estimate as two texts, such as `1.2 ms` and `1.1 to 1.4 ms`; a dash if it is unknown.
-pub fn estimate_text(e: Option<Estimate>) -> [String; 2] {
+pub fn estimate_text(e: Option<&Estimate>) -> [String; 2] {
     let Some(e) = e else { return ["-".into(), String::new()] };
     let (low, high) = (ns_text(e.low), ns_text(e.high));
     let interval = match (low.split_once(' '), high.split_once(' ')) {
@@ -79,13 +79,13 @@ pub fn text(p: &Profile) -> String {
     let mut rows =
         vec![vec!["  where the time goes".to_owned(), "median".to_owned(), "95% confidence".to_owned()]];
     for (what, e) in [
-        ("from the inputs to the outputs, on the host", p.round_trip_ns),
-        ("until the device is done, nothing read back", p.wall_ns),
-        ("binding and recording, on the CPU", p.record_ns),
-        ("submission, on the CPU", p.submit_ns),
-        ("on the GPU, by timestamps", p.gpu_ns),
+        ("from the inputs to the outputs, on the host", &p.round_trip_ns),
+        ("until the device is done, nothing read back", &p.wall_ns),
+        ("binding and recording, on the CPU", &p.record_ns),
+        ("submission, on the CPU", &p.submit_ns),
+        ("on the GPU, by timestamps", &p.gpu_ns),
     ] {
-        let [median, interval] = estimate_text(e);
+        let [median, interval] = estimate_text(e.as_ref());
         rows.push(vec![format!("  {what}"), median, interval]);
     }
     if let Some(t) = p.back_to_back_ns {
@@ -93,7 +93,7 @@ pub fn text(p: &Profile) -> String {
         rows.push(vec![what, ns_text(t), "(their mean)".to_owned()]);
     }
     let mut s = format!("\n{}", table(&rows, &[false, true, true]));
-    match (p.gpu_ns, p.wall_ns) {
+    match (&p.gpu_ns, &p.wall_ns) {
         (Some(gpu), Some(wall)) if wall.median > 0.0 => {
             let share = 100.0 * gpu.median / wall.median;
             s += &format!("  the GPU's time is {share:.0}% of that until the device is done\n");
@@ -110,12 +110,12 @@ fn rate(work: u64, ns: Option<f64>) -> String {
 }
 
 fn share(ns: Option<f64>, p: &Profile) -> String {
-    let all = p.gpu_ns.map(|e| e.median).filter(|t| *t > 0.0);
+    let all = p.gpu_ns.as_ref().map(|e| e.median).filter(|t| *t > 0.0);
     ns.zip(all).map_or("-".into(), |(t, all)| format!("{:.1}%", 100.0 * t / all))
 }
 
 fn median(d: &DispatchProfile) -> Option<f64> {
-    d.gpu_ns.map(|e| e.median)
+    d.gpu_ns.as_ref().map(|e| e.median)
 }
 
 const FOOTNOTE: &str = "  GB/s here counts 10^9 bytes\n";
@@ -191,7 +191,7 @@ pub fn csv(p: &Profile) -> String {
         "dispatch,kernel,family,workgroups,gpu_ns,gpu_ns_low,gpu_ns_high,bytes,flops,nodes\n".to_owned();
     for d in &p.dispatches {
         let [x, y, z] = d.workgroups;
-        let times = d.gpu_ns.map_or(",,".into(), |e| format!("{},{},{}", e.median, e.low, e.high));
+        let times = d.gpu_ns.as_ref().map_or(",,".into(), |e| format!("{},{},{}", e.median, e.low, e.high));
         let nodes = d.nodes.join(" ").replace('"', "\"\"");
         s += &format!(
             "{},{},{},{x}x{y}x{z},{times},{},{},\"{nodes}\"\n",
@@ -202,26 +202,26 @@ pub fn csv(p: &Profile) -> String {
 }
 
 /// An estimate as JSON, in its own unit.
-pub fn estimate_json(e: Estimate) -> serde_json::Value {
+pub fn estimate_json(e: &Estimate) -> serde_json::Value {
     serde_json::json!({ "median": e.median, "low": e.low, "high": e.high })
 }
 
 /// The whole profile as JSON.
 pub fn json(p: &Profile) -> serde_json::Value {
-    let one = |e: Option<Estimate>| e.map(estimate_json);
+    let one = |e: &Option<Estimate>| e.as_ref().map(estimate_json);
     let dispatches: Vec<serde_json::Value> = p
         .dispatches
         .iter()
         .map(|d| {
             serde_json::json!({
                 "dispatch": d.dispatch, "kernel": d.kernel, "family": d.family, "nodes": d.nodes,
-                "gpu_ns": one(d.gpu_ns), "bytes": d.bytes, "flops": d.flops, "workgroups": d.workgroups,
+                "gpu_ns": one(&d.gpu_ns), "bytes": d.bytes, "flops": d.flops, "workgroups": d.workgroups,
             })
         })
         .collect();
     serde_json::json!({
-        "runs": p.runs, "gpu_ns": one(p.gpu_ns), "record_ns": one(p.record_ns), "submit_ns": one(p.submit_ns),
-        "wall_ns": one(p.wall_ns), "round_trip_ns": one(p.round_trip_ns), "back_to_back_ns": p.back_to_back_ns,
+        "runs": p.runs, "gpu_ns": one(&p.gpu_ns), "record_ns": one(&p.record_ns), "submit_ns": one(&p.submit_ns),
+        "wall_ns": one(&p.wall_ns), "round_trip_ns": one(&p.round_trip_ns), "back_to_back_ns": p.back_to_back_ns,
         "dispatches": dispatches,
     })
 }

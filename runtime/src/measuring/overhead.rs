@@ -54,7 +54,7 @@ pub const DISPATCHES: u32 = 100;
 pub const WARM_UPS: usize = 5;
 
 /// The cost of one dispatch in one mode, in nanoseconds. See the example of [`measure`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DispatchCost {
     /// How dispatches were recorded and submitted.

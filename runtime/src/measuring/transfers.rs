@@ -9,7 +9,7 @@ use std::time::Instant;
 use wgfc_program::Tensor;
 
 /// The times of uploading and reading a tensor of some size, in nanoseconds. See the example of [`measure`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Transfer {
     /// The tensor's size.

@@ -75,7 +75,7 @@ pub fn measure(
         made.map_err(|e| without_weights(e, decoder.model()))?
     };
     let _progress = t.spinner("measuring speculation".into());
-    let time = |p: &Profile| p.back_to_back_ns.or(p.wall_ns.map(|e| e.median)).unwrap_or(f64::NAN);
+    let time = |p: &Profile| p.back_to_back_ns.or(p.wall_ns.as_ref().map(|e| e.median)).unwrap_or(f64::NAN);
     let mut verified = vec![];
     for past in pasts {
         generator.pretend(past)?;

@@ -263,7 +263,7 @@ pub fn json(run: &Run) -> serde_json::Value {
                     })
                 };
                 serde_json::json!({
-                    "time_ns": estimate_json(m.time),
+                    "time_ns": estimate_json(&m.time),
                     "bound_ns": bound.ns,
                     "bound_by": if bound.arithmetic { "arithmetic" } else { "memory" },
                     "share": run.share(&r.problem, m),

@@ -149,14 +149,14 @@ fn text(rows: &[Row]) -> String {
             vec![r.workload.name.to_owned(), size_text(r.workload, r.size), form_name(r.form).to_owned()];
         match &r.measured {
             Ok(m) => {
-                let [wall, interval] = estimate_text(Some(m.wall_ns));
+                let [wall, interval] = estimate_text(Some(&m.wall_ns));
                 line.extend([
                     m.dispatches.to_string(),
                     m.compiled.map_or("-".into(), |c| ns_text(c.as_nanos() as f64)),
                     ns_text(m.loaded.as_nanos() as f64),
                     wall,
                     interval,
-                    m.gpu_ns.map_or("-".into(), |e| ns_text(e.median)),
+                    m.gpu_ns.as_ref().map_or("-".into(), |e| ns_text(e.median)),
                     rate(m.per_second()),
                     ratio(r, rows).map_or("-".into(), |x| format!("{x:.2}")),
                     format!("{:.1}%", 100.0 * m.agree.min(m.evaluator.unwrap_or(1.0))),
@@ -184,8 +184,8 @@ fn json(r: &Row, rows: &[Row]) -> serde_json::Value {
             "dispatches": m.dispatches,
             "compile_ns": m.compiled.map(|c| c.as_nanos() as u64),
             "load_ns": m.loaded.as_nanos() as u64,
-            "generation_ns": estimate_json(m.wall_ns),
-            "gpu_ns": m.gpu_ns.map(estimate_json),
+            "generation_ns": estimate_json(&m.wall_ns),
+            "gpu_ns": m.gpu_ns.as_ref().map(estimate_json),
             "generations_per_second": m.per_second(),
             "of_by_hand": ratio(r, rows),
             "agree": m.agree,
@@ -219,7 +219,7 @@ fn csv(rows: &[Row]) -> String {
             w.median,
             w.low,
             w.high,
-            or_none(m.gpu_ns.map(|e| e.median)),
+            or_none(m.gpu_ns.as_ref().map(|e| e.median)),
             m.per_second(),
             or_none(ratio(r, rows)),
         );
