@@ -64,6 +64,7 @@ pub mod random;
 pub mod reduce;
 pub mod source;
 pub mod speeds;
+pub mod suite;
 mod tensors;
 pub mod train;
 pub mod tune;

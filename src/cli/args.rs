@@ -17,7 +17,7 @@ mod variant;
 pub use api::{ApiArgs, PoolingArg};
 pub use bench::{
     BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs,
-    BenchPerplexityArgs, BenchRegretArgs, BenchTransfersArgs, LoopForm,
+    BenchPerplexityArgs, BenchRegretArgs, BenchReportArgs, BenchSuiteArgs, BenchTransfersArgs, LoopForm,
 };
 pub use bisect::BisectArgs;
 pub use compare::{CompareArgs, ReferenceArg};

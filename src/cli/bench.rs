@@ -30,6 +30,8 @@ pub fn main(a: &BenchArgs, t: &Terminal) -> u8 {
         (Some(BenchCommand::Perplexity(p)), _) => super::perplexity::main(p, t),
         (Some(BenchCommand::Loops(l)), _) => super::loops::main(l, t),
         (Some(BenchCommand::Regret(r)), _) => super::regret::main(r, t),
+        (Some(BenchCommand::Suite(s)), _) => super::suite::main(s, t),
+        (Some(BenchCommand::Report(r)), _) => super::suite::report::main(r, t),
         (None, Some(path)) => model(path, a, t),
         (None, None) => Err(Error::usage(
             "nothing to measure",

@@ -46,6 +46,7 @@ mod selftest;
 mod serve;
 mod signals;
 mod speculation;
+mod suite;
 mod terminal;
 mod timings;
 mod train;

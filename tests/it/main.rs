@@ -66,6 +66,7 @@ mod snapshots;
 mod sorts;
 mod spread;
 mod states;
+mod suite;
 mod web;
 mod writers;
 

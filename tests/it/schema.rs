@@ -1,11 +1,11 @@
-//! `docs/plan.schema.json`, and checks that plans follow it.
+//! The schemas of `docs`, and checks that plans and records of the suite follow them.
 
 use serde_json::Value;
 use std::path::Path;
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_ir::program::Stats;
 
-/// The first violation of a schema by a value, for the keywords that `docs/plan.schema.json` uses.
+/// The first violation of a schema by a value, for the keywords that the schemas of `docs` use.
 fn breaks(schema: &Value, root: &Value, v: &Value, at: &str) -> Result<(), String> {
     let fail = |what: String| Err(format!("{at}: {what}"));
     for (key, rule) in schema.as_object().ok_or("a schema is an object")? {
@@ -32,6 +32,7 @@ fn breaks(schema: &Value, root: &Value, v: &Value, at: &str) -> Result<(), Strin
                     Some("string") => v.is_string(),
                     Some("boolean") => v.is_boolean(),
                     Some("null") => v.is_null(),
+                    Some("number") => v.is_number(),
                     Some("integer") => v.is_i64() || v.is_u64(),
                     other => return fail(format!("the type {other:?} is not known here")),
                 };
@@ -94,8 +95,18 @@ fn breaks(schema: &Value, root: &Value, v: &Value, at: &str) -> Result<(), Strin
 }
 
 fn schema() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/plan.schema.json");
+    read("plan.schema.json")
+}
+
+fn read(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// The first violation of a schema of `docs` by a value.
+pub fn breaks_schema(name: &str, value: &Value) -> Result<(), String> {
+    let schema = read(name);
+    breaks(&schema, &schema, value, "value")
 }
 
 /// Checks the text of a plan against the schema.

@@ -22,10 +22,11 @@ Examples:
   wgfc bench kernels transpose softmax --html kernels.html
   wgfc bench dispatch --adapter llvmpipe --json
   wgfc bench regret benches/timings/*.jsonl --vary 0.2
+  wgfc bench suite --quick
 
 Inputs are as in `wgfc run --help`. Times are medians with their 95% confidence intervals, of wall-clock
 time; on the GPU, of timestamps. A model called `dispatch`, `decode`, `kernels`, `loops`, `perplexity`,
-`regret` or `transfers` is ./dispatch, and so on."
+`regret`, `report`, `suite` or `transfers` is ./dispatch, and so on."
 )]
 pub struct BenchArgs {
     /// Something else to measure
@@ -76,6 +77,64 @@ pub enum BenchCommand {
     Loops(BenchLoopsArgs),
     /// How much time the compiler's choices lose, by recorded times and without a GPU
     Regret(BenchRegretArgs),
+    /// Everything that is measured of a device, in one file
+    Suite(BenchSuiteArgs),
+    /// A page of what `wgfc bench suite` found on one or several devices
+    Report(BenchReportArgs),
+}
+
+/// `wgfc bench report`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc bench report suite.json
+  wgfc bench report h100.json m2.json -o devices.html --markdown devices.md
+
+The first file is what the others are compared with. A difference has the probability of samples that differ as much if both
+devices were the same (Mann-Whitney, corrected for the number of rows by Holm).")]
+pub struct BenchReportArgs {
+    /// Files that `wgfc bench suite` wrote
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The page to write
+    #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
+    pub output: PathBuf,
+    /// Write the tables as Markdown, too
+    #[arg(long, value_name = "FILE.md")]
+    pub markdown: Option<PathBuf>,
+}
+
+/// `wgfc bench suite`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc bench suite
+  wgfc bench suite --quick --adapter llvmpipe -o quick.json
+  wgfc bench suite --only dispatch --only decode
+  wgfc bench report suite.json other.json
+
+The tasks run one behind the other, several times, and the file is written after each: what is interrupted continues when it
+is run again. All samples are kept. A row whose passes disagree says so.")]
+pub struct BenchSuiteArgs {
+    /// The file to write, or to continue
+    #[arg(short, long, value_name = "FILE", default_value = "suite.json")]
+    pub output: PathBuf,
+    /// Small models and few repetitions, for a minute
+    #[arg(long)]
+    pub quick: bool,
+    /// Only tasks with this in their name; may be repeated
+    #[arg(long, value_name = "TASK")]
+    pub only: Vec<String>,
+    /// How often each task runs
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub passes: u32,
+    /// Replace the file
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub cache: CacheArgs,
 }
 
 /// A form of a simulation.

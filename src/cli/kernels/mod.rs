@@ -1,7 +1,7 @@
 //! `wgfc bench kernels`: single operators of many shapes and types, compared with what the device can do.
 
-mod list;
-mod measure;
+pub mod list;
+pub mod measure;
 mod onnx;
 mod picture;
 mod report;
@@ -223,7 +223,7 @@ fn peer(file: &Path) -> Result<BTreeMap<String, f64>, Error> {
 
 impl Problem {
     /// The key of the problem on the command line and in a peer's file.
-    fn key(&self) -> String {
+    pub fn key(&self) -> String {
         format!("{}/{}", self.family, self.title())
     }
     fn json(&self) -> serde_json::Value {

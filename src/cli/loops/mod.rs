@@ -1,8 +1,8 @@
 //! `wgfc bench loops`: simulations as a loop inside kernels, step by step, and as hand-written kernels.
 
 mod chart;
-mod measure;
-mod workloads;
+pub mod measure;
+pub mod workloads;
 mod yardstick;
 
 use super::adapter;
