@@ -20,9 +20,13 @@ const SMALL: usize = 256 << 10;
 pub(crate) const PIECE: usize = 2 << 20;
 /// The largest number of threads. Memory bandwidth limits the use of more.
 const THREADS: usize = 16;
-/// The largest number of staging buffers, of 64 MiB together: while one of a thread is copied, it fills another. Uploads of fewer bytes
-/// wait for nothing.
-const BUFFERS: usize = 2 * THREADS;
+/// The largest number of staging buffers: while one of a thread is copied, it fills another. They leave room in a block of [`BLOCK`] bytes:
+/// if they filled it, each small upload would allocate another block and free it again, which takes milliseconds on GPUs.
+const BUFFERS: usize = (BLOCK - ROOM) / PIECE;
+/// The bytes of a block in which wgpu allocates memory that the host writes, on Vulkan and Direct3D 12.
+const BLOCK: usize = 64 << 20;
+/// The bytes of a block that are left to small uploads.
+const ROOM: usize = 8 << 20;
 /// How long this thread waits for a full buffer before it asks again which buffers the device has read.
 const PATIENCE: Duration = Duration::from_millis(10);
 
