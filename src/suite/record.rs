@@ -55,7 +55,7 @@ pub struct Device {
     pub driver: String,
     /// The interface below WebGPU, such as `vulkan`.
     pub backend: String,
-    /// What runs WebGPU: `wgpu`, or a browser with its version.
+    /// The implementation of WebGPU: `wgpu`, or a browser with its version.
     pub implementation: String,
     /// The features that kernels may use, by WebGPU's names.
     pub features: Vec<String>,
@@ -101,7 +101,7 @@ pub struct Row {
     pub id: String,
     /// Its unit.
     pub unit: Unit,
-    /// Which values are better.
+    /// The values that are better.
     pub better: Better,
     /// The measurements, or the reason why there are none.
     #[serde(flatten)]
@@ -134,7 +134,7 @@ pub enum Unit {
     One,
 }
 
-/// Which values of a quantity are better.
+/// The values of a quantity that are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {

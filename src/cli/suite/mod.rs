@@ -47,7 +47,7 @@ pub fn main(a: &BenchSuiteArgs, t: &Terminal) -> Result<(), Error> {
         let readings = match task.run(&context) {
             Ok(readings) => readings,
             Err(e) if fatal(&e) => return Err(e),
-            // What the device cannot run is part of the result.
+            // A task that the device cannot run gives a row with the reason.
             Err(e) => {
                 vec![Reading::missing(&task.name, Unit::Seconds, wgfc::suite::Better::Less, first_line(&e))]
             }

@@ -176,7 +176,7 @@ fn section(
     Ok(Section { title: group.to_owned(), text, pictures, table })
 }
 
-/// What others published, beside the rows that measure the same.
+/// Published figures, beside the rows that measure the same.
 fn others(published: &[Published], records: &[(String, Record)]) -> Section {
     let mut heading = ["source", "device", "figure", "published"].map(String::from).to_vec();
     heading.extend(records.iter().map(|(name, _)| name.clone()));

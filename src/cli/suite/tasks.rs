@@ -51,7 +51,7 @@ const DECODER_4_BITS: &[u8] = include_bytes!("../../../fixtures/qwen2.5-0.5b-q4f
 /// A step of training a sparse autoencoder of 768 by 12,288 with Adam.
 const STEP: &[u8] = include_bytes!("../../../fixtures/torch/sae_step.pt2");
 
-/// What tasks run on.
+/// The device of the tasks, and their settings.
 pub struct Context {
     pub gpu: Gpu,
     pub cache: DeviceCache,
@@ -154,7 +154,7 @@ impl Task {
     /// Measures.
     ///
     /// # Errors
-    /// What the device cannot run, or an error of the device.
+    /// A task that the device cannot run, or an error of the device.
     pub fn run(&self, cx: &Context) -> Result<Vec<Reading>, Error> {
         match &self.what {
             What::Device => speeds_of(cx),
