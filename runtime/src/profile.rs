@@ -38,7 +38,7 @@ pub struct DispatchProfile {
 /// use wgfc_program::Tensor;
 /// let profile = session.profile_blocking(&[("x", Tensor::from_f32(vec![64], &[1.0; 64]))], 3)?;
 /// for d in &profile.dispatches {
-///     println!("{}: {} bytes, {:?} ns", d.kernel, d.bytes, d.gpu_ns.map(|e| e.median));
+///     println!("{}: {} bytes, {:?} ns", d.kernel, d.bytes, d.gpu_ns.as_ref().map(|e| e.median));
 /// }
 /// assert_eq!(profile.dispatches.len(), 1);
 /// assert!(profile.round_trip_ns.is_some_and(|e| e.median > 0.0));
