@@ -205,13 +205,13 @@ impl Reading {
     /// # let _ = reading;
     /// ```
     pub fn new(id: impl Into<String>, unit: Unit, better: Better, samples: Vec<f64>) -> Reading {
-        let (id, none) = (id.into(), samples.is_empty());
-        Reading {
-            id,
-            unit,
-            better,
-            samples: if none { Err("it gave no samples".into()) } else { Ok(samples) },
-        }
+        let samples = match samples {
+            s if s.is_empty() => Err("it gave no samples".to_owned()),
+            // JSON has no such numbers.
+            s if s.iter().any(|v| !v.is_finite()) => Err("a sample is infinite or not a number".to_owned()),
+            s => Ok(s),
+        };
+        Reading { id: id.into(), unit, better, samples }
     }
 
     /// A quantity that could not be measured, and why.
@@ -448,7 +448,10 @@ mod tests {
         r.add("t", 0, 1.0, vec![none()]);
         assert_eq!(r.row("t/a").unwrap().found, Found::Missing { missing: "no meter".into() });
         r.add("t", 1, 1.0, vec![reading("t/a", &[1.0])]);
-        r.add("t", 2, 1.0, vec![none(), reading("t/none", &[])]);
+        r.add("t", 2, 1.0, vec![none(), reading("t/none", &[]), reading("t/wrong", &[1.0, f64::INFINITY])]);
+        assert!(r.row("t/wrong").unwrap().measured().is_none());
+        let one = r.row("t/a").unwrap().measured().unwrap();
+        assert_eq!((one.low, one.high, one.is_scarce()), (0.99, 1.01, true));
         assert_eq!(r.row("t/a").unwrap().measured().unwrap().median, 1.0);
         assert_eq!(r.row("t/none").unwrap().found, Found::Missing { missing: "it gave no samples".into() });
     }

@@ -502,7 +502,7 @@ fn plans_for_an_adapters_kind_come_first() {
         let mut others = bundle.clone();
         others.plans.retain(|p| p.adapter.is_some());
         assert_eq!(chosen(&others, "integrated"), ["discrete", "software", "quantum"]);
-        // What the adapter cannot run is no plan for it.
+        // A plan whose needs the adapter lacks is left out, also one for its kind.
         others.plans[1].needs.features.push("time-travel".into());
         assert_eq!(chosen(&others, "software"), ["discrete", "quantum"]);
         let plans = Plans::new_blocking(gpu, &bundle, SessionOptions::default()).unwrap();

@@ -94,7 +94,7 @@ impl Meter {
                 (done, drawn.ok_or_else(|| "the energy counters could not be read again".into()))
             }
             Meter::Nvidia(index) => {
-                let watcher = std::process::Command::new("nvidia-smi")
+                let watcher = Command::new("nvidia-smi")
                     .args([
                         "--query-gpu=power.draw.instant",
                         "--format=csv,noheader,nounits",

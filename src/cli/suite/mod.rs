@@ -15,9 +15,9 @@ use super::device_cache::DeviceCache;
 use super::terminal::Terminal;
 use std::time::Instant;
 use tasks::{Context, Task};
+use wgfc::Error;
 use wgfc::inspect::{table, time_text};
-use wgfc::suite::{Device, Found, Host, Reading, Record, Row, Unit};
-use wgfc::{Error, ErrorClass};
+use wgfc::suite::{Better, Device, Found, Host, Reading, Record, Row, Unit};
 
 /// Runs the suite, or what is left of it.
 pub fn main(a: &BenchSuiteArgs, t: &Terminal) -> Result<(), Error> {
@@ -46,10 +46,10 @@ pub fn main(a: &BenchSuiteArgs, t: &Terminal) -> Result<(), Error> {
         let started = Instant::now();
         let readings = match task.run(&context) {
             Ok(readings) => readings,
-            Err(e) if fatal(&e) => return Err(e),
+            Err(e) if context.gpu.is_lost() => return Err(e),
             // A task that the device cannot run gives a row with the reason.
             Err(e) => {
-                vec![Reading::missing(&task.name, Unit::Seconds, wgfc::suite::Better::Less, first_line(&e))]
+                vec![Reading::missing(&task.name, Unit::Seconds, Better::Less, first_line(&e))]
             }
         };
         record.add(&task.name, *pass, started.elapsed().as_secs_f64(), readings);
@@ -102,11 +102,6 @@ fn chosen<'t>(all: &'t [Task], words: &[String]) -> Result<Vec<&'t Task>, Error>
         )),
         false => Ok(chosen),
     }
-}
-
-/// Whether nothing else can be measured after an error.
-fn fatal(e: &Error) -> bool {
-    matches!(e.class(), ErrorClass::Internal) || e.to_string().contains("device is lost")
 }
 
 fn first_line(e: &Error) -> String {

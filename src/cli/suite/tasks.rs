@@ -241,7 +241,7 @@ fn kernels(cx: &Context, problems: &[Problem]) -> Result<Vec<Reading>, Error> {
         let measured = Kernel::of(p).and_then(|k| measure(p, &k, &how, &mut || None));
         out.push(match measured {
             Ok(m) => time(id, &m.time),
-            Err(e) if super::fatal(&e) => return Err(e),
+            Err(e) if cx.gpu.is_lost() => return Err(e),
             Err(e) => Reading::missing(id, Unit::Seconds, Better::Less, super::first_line(&e)),
         });
     }
