@@ -1,4 +1,4 @@
-//! The product of matrices on matrix units (WGSL's `coop_mat`, an extension of wgpu's).
+//! The product of matrices on matrix units, with wgpu's extension of WGSL (`coop_mat`) or Chrome's (`subgroup_matrix`).
 //!
 //! Factors are f16 and sums f32: every block of 16 × 16 results is a matrix that a subgroup holds
 //! together. A step brings `k` of the tile's rows and columns into workgroup memory, a run of neighbours a
@@ -87,6 +87,8 @@ pub struct Cooperative {
     pub beside: Beside,
     /// Invocations of a subgroup.
     pub subgroup: u32,
+    /// Matrices are written as in Chrome's extension, not as in wgpu's.
+    pub chromium: bool,
 }
 
 /// How an operand is read.
@@ -137,7 +139,8 @@ struct Tile<'a> {
 #[derive(Serialize)]
 struct Load {
     name: String,
-    load: &'static str,
+    /// Its columns lie one after another, not its rows.
+    by_columns: bool,
     at: String,
     pitch: u32,
 }
@@ -187,6 +190,7 @@ struct Slots<'a> {
     subs_across: u32,
     subgroups: u32,
     subgroup: u32,
+    chromium: bool,
     threads: u32,
     local: Local,
     guard_k: bool,
@@ -290,17 +294,17 @@ impl<'a> Side<'a> {
             vectors: vectors.collect(),
         }
     }
-    /// Loads of the subgroup's matrices at `k` of the tile.
-    fn loads(&self, shape: Blocks, k: u32, transposed: &'static str, plain: &'static str) -> Vec<Load> {
+    /// Loads of the subgroup's matrices at `k` of the tile. Lines are their columns or their rows.
+    fn loads(&self, shape: Blocks, k: u32, lines_are_columns: bool) -> Vec<Load> {
         let pitch = self.pitch(shape);
         let of = |i: u32| {
             let line = format!("({} + {})", self.sub, i * EDGE);
-            let (load, at) = if self.by_depth {
-                (transposed, format!("{line} * {pitch} + {}", k / 4))
-            } else {
-                (plain, format!("{} + {line} / 4", k * pitch))
+            let at = match self.by_depth {
+                true => format!("{line} * {pitch} + {}", k / 4),
+                false => format!("{} + {line} / 4", k * pitch),
             };
-            Load { name: format!("{}{i}", self.name), load, at, pitch }
+            let by_columns = self.by_depth == lines_are_columns;
+            Load { name: format!("{}{i}", self.name), by_columns, at, pitch }
         };
         (0..self.sub_lines / EDGE).map(of).collect()
     }
@@ -336,11 +340,7 @@ impl Cooperative {
             sub: "sub_col",
             sub_lines: s.sub_cols,
         };
-        // `coopLoadT` reads rows of a matrix that lie one after another, `coopLoad` columns.
-        let quarter = |k: u32| Quarter {
-            x: x.loads(s, k, "coopLoadT", "coopLoad"),
-            y: y.loads(s, k, "coopLoad", "coopLoadT"),
-        };
+        let quarter = |k: u32| Quarter { x: x.loads(s, k, false), y: y.loads(s, k, true) };
         let wide = s.strip_cols / EDGE;
         let across = s.sub_cols / s.strip_cols;
         let quads = s.strip_cols / 4;
@@ -382,6 +382,7 @@ impl Cooperative {
             subs_across: s.cols / s.sub_cols,
             subgroups: s.subgroups(),
             subgroup: self.subgroup,
+            chromium: self.chromium,
             threads,
             local: Local::new(self.subgroup),
             guard_k: !self.whole_depth,

@@ -78,6 +78,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("parts/attention_block.wgsl", include_str!("../templates/parts/attention_block.wgsl.tera")),
     ("parts/attention_part.wgsl", include_str!("../templates/parts/attention_part.wgsl.tera")),
     ("parts/attention_results.wgsl", include_str!("../templates/parts/attention_results.wgsl.tera")),
+    ("parts/matrices.wgsl", include_str!("../templates/parts/matrices.wgsl.tera")),
     ("parts/sort.wgsl", include_str!("../templates/parts/sort.wgsl.tera")),
     ("parts/statements.wgsl", include_str!("../templates/parts/statements.wgsl.tera")),
 ];

@@ -44,6 +44,9 @@ pub struct DeviceProfile {
     /// in browsers).
     #[serde(default)]
     pub cooperative_matrix: bool,
+    /// The same with the extension of Chrome, `chromium-experimental-subgroup-matrix`. Kernels use wgpu's if there are both.
+    #[serde(default)]
+    pub subgroup_matrix: bool,
     /// The number of iterations after which the driver ends a loop in a kernel, if it does.
     #[serde(default)]
     pub loop_iterations: Option<u32>,
@@ -76,6 +79,7 @@ impl Default for DeviceProfile {
             f16: false,
             subgroup: None,
             cooperative_matrix: false,
+            subgroup_matrix: false,
             loop_iterations: None,
             longest_dispatch: DeviceProfile::longest_dispatch(),
             core_workgroup_bytes: occupancy::workgroup_bytes(),
@@ -108,10 +112,22 @@ impl DeviceProfile {
             max_workgroups: limits.workgroups,
             f16: limits.f16,
             cooperative_matrix: limits.cooperative_matrix,
+            subgroup_matrix: false,
             loop_iterations: limits.loop_iterations,
             subgroup: limits.subgroup.filter(|(least, most)| least == most).map(|s| s.0),
             ..self.clone()
         }
+    }
+
+    /// Whether kernels may multiply matrices of f16 on matrix units, with either extension.
+    ///
+    /// ```
+    /// use wgfc_compiler::DeviceProfile;
+    /// let chrome = DeviceProfile { f16: true, subgroup_matrix: true, ..DeviceProfile::default() };
+    /// assert!(chrome.has_matrix_units() && !DeviceProfile::default().has_matrix_units());
+    /// ```
+    pub fn has_matrix_units(&self) -> bool {
+        self.f16 && (self.cooperative_matrix || self.subgroup_matrix)
     }
 
     /// The maximum number of invocations of a workgroup that runs a lane of a loop: if there are more than a core

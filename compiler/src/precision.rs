@@ -112,7 +112,7 @@ pub fn halve(
             *data = own.clone();
         }
     }
-    let units = options.profile.cooperative_matrix && options.profile.f16;
+    let units = options.profile.has_matrix_units();
     let mut rounds = vec![];
     for (i, (k, values)) in graph.kernels.iter_mut().zip(&computed).enumerate() {
         let round = units && !decided.named.contains(&i) && operands_fit(k, values, &decided.exact);

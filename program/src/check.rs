@@ -1,10 +1,10 @@
 //! The check after emission: naga must accept a kernel's text with the declared bindings and features.
 
 use crate::program::{Access, Kernel};
+use crate::wgsl::{CHROMIUM_MATRICES, WGPU_MATRICES};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, Handle, Module, ScalarKind, StorageAccess, Type, TypeInner};
 
-const MATRIX_UNITS: &str = "wgpu-cooperative-matrix";
 /// The required alignment in bytes of matrices that are loaded or stored, from Vulkan's rules for
 /// `OpCooperativeMatrixLoadKHR`.
 const MATRIX_ALIGNMENT: u32 = 16;
@@ -37,20 +37,20 @@ const MATRIX_ALIGNMENT: u32 = 16;
 pub fn check(k: &Kernel) -> Result<(), String> {
     let fail = |what: String| format!("the {} kernel is not what it should be: {what}\n{}", k.family, k.wgsl);
     let text = crate::wgsl::for_naga(&k.wgsl);
-    let module = naga::front::wgsl::parse_str(&text).map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
+    let module = naga::front::wgsl::parse_str(&text).map_err(|e| fail(e.emit_to_string(&text)))?;
     // The packing functions of f16 in 32-bit words are part of WGSL without any feature.
     let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     for f in &k.features {
         capabilities |= match f.as_str() {
             "shader-f16" => Capabilities::SHADER_FLOAT16,
             "subgroups" => Capabilities::SUBGROUP,
-            MATRIX_UNITS => Capabilities::COOPERATIVE_MATRIX,
+            WGPU_MATRICES | CHROMIUM_MATRICES => Capabilities::COOPERATIVE_MATRIX,
             f => return Err(fail(format!("unknown feature `{f}`"))),
         };
     }
     Validator::new(ValidationFlags::all(), capabilities)
         .validate(&module)
-        .map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
+        .map_err(|e| fail(e.emit_to_string(&text)))?;
 
     let entry = match module.entry_points.as_slice() {
         [e] if e.name == "main" => e,
@@ -59,6 +59,7 @@ pub fn check(k: &Kernel) -> Result<(), String> {
     if entry.workgroup_size != k.workgroup_size {
         return Err(fail(format!("workgroup size {:?}, not {:?}", entry.workgroup_size, k.workgroup_size)));
     }
+    let matrices = k.features.iter().any(|f| f == WGPU_MATRICES || f == CHROMIUM_MATRICES);
     let mut storage = vec![None; k.bindings.len()];
     let mut dims = false;
     let mut workgroup = 0;
@@ -82,7 +83,7 @@ pub fn check(k: &Kernel) -> Result<(), String> {
             (AddressSpace::WorkGroup, None) => {
                 let size = module.types[v.ty].inner.size(module.to_ctx());
                 // Matrices are loaded from multiples of 16 bytes, and drivers place variables one after the other.
-                if !size.is_multiple_of(MATRIX_ALIGNMENT) && k.features.iter().any(|f| f == MATRIX_UNITS) {
+                if matrices && !size.is_multiple_of(MATRIX_ALIGNMENT) {
                     let what = format!("variable {:?} has {size} bytes of workgroup memory", v.name);
                     return Err(fail(format!("{what}, no multiple of {MATRIX_ALIGNMENT}, beside matrices")));
                 }
@@ -144,7 +145,9 @@ mod tests {
         for (ty, refused) in
             [("atomic<u32>", true), ("array<vec2<f32>, 3>", true), ("array<atomic<u32>, 4>", false)]
         {
-            assert_eq!(said(ty, &[MATRIX_UNITS]).contains("no multiple of 16"), refused, "{ty}");
+            for feature in [WGPU_MATRICES, CHROMIUM_MATRICES] {
+                assert_eq!(said(ty, &[feature]).contains("no multiple of 16"), refused, "{ty}");
+            }
             assert_eq!(said(ty, &[]), "", "{ty}");
         }
     }

@@ -1,6 +1,7 @@
 //! The limits of a device that runs programs.
 
 use crate::bundle::{INVOCATIONS, Needs, STORAGE_BUFFERS, WORKGROUP_BYTES, WORKGROUP_SIZE};
+use crate::wgsl::{CHROMIUM_MATRICES, WGPU_MATRICES};
 use std::collections::BTreeMap;
 
 /// The limits of a device that a compiler needs, and the features that kernels may use.
@@ -67,7 +68,7 @@ impl DeviceLimits {
             let there = match f.as_str() {
                 "shader-f16" => self.f16,
                 "subgroups" => self.subgroup.is_some(),
-                "wgpu-cooperative-matrix" => self.cooperative_matrix,
+                WGPU_MATRICES | CHROMIUM_MATRICES => self.cooperative_matrix,
                 _ => false,
             };
             if !there {

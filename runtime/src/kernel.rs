@@ -6,6 +6,7 @@ use crate::platform;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use wgfc_program::program::{Access, Kernel};
+use wgfc_program::wgsl::{CHROMIUM_MATRICES, WGPU_MATRICES};
 
 /// A compiled kernel.
 #[derive(Clone, Debug)]
@@ -73,7 +74,7 @@ fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
         let there = match f.as_str() {
             "shader-f16" => l.f16,
             "subgroups" => l.subgroup.is_some(),
-            "wgpu-cooperative-matrix" => l.cooperative_matrix,
+            WGPU_MATRICES | CHROMIUM_MATRICES => l.cooperative_matrix,
             _ => false,
         };
         if !there {

@@ -5,6 +5,7 @@ use crate::error::RunError;
 use std::collections::BTreeMap;
 use wgfc_program::bundle::{INVOCATIONS, Needs, STORAGE_BUFFERS, WORKGROUP_BYTES, WORKGROUP_SIZE};
 use wgfc_program::program::BufferKind;
+use wgfc_program::wgsl::{CHROMIUM_MATRICES, WGPU_MATRICES};
 use wgfc_program::{DeviceLimits, Program};
 
 /// The features and limits that a device must have for a program.
@@ -38,7 +39,8 @@ fn feature(name: &str) -> Option<wgpu::Features> {
     match name {
         "shader-f16" => Some(wgpu::Features::SHADER_F16),
         "subgroups" => Some(wgpu::Features::SUBGROUP),
-        "wgpu-cooperative-matrix" => Some(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+        // Kernels of Chrome's extension are translated.
+        WGPU_MATRICES | CHROMIUM_MATRICES => Some(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@ use crate::{Error, Problem, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_compiler::device::Speeds;
 use wgfc_ir::program::BufferKind;
+use wgfc_ir::wgsl::{CHROMIUM_MATRICES, WGPU_MATRICES};
 use wgfc_ir::{Dim, memory};
 
 /// The peak rates of the roofline model. GB is 2^30 bytes.
@@ -38,7 +39,7 @@ impl Roof {
     }
     /// The peaks that apply to a kernel: a kernel with matrix units has another peak of arithmetic.
     pub fn above(self, program: &Program, kernel: usize) -> Roof {
-        let matrix = |f: &String| f == "wgpu-cooperative-matrix";
+        let matrix = |f: &String| f == WGPU_MATRICES || f == CHROMIUM_MATRICES;
         let on_units = program.kernels.get(kernel).is_some_and(|k| k.features.iter().any(matrix));
         Roof { peak: if on_units { self.matrix_peak } else { self.peak }, ..self }
     }

@@ -23,12 +23,14 @@ use wgfc::generate::{Decoder, compile_decoder};
 use wgfc_compiler::options::Precision;
 use wgfc_compiler::{DeviceProfile, Options};
 use wgfc_ir::Program;
+use wgfc_ir::wgsl::{CHROMIUM_MATRICES, WGPU_MATRICES};
 
 /// The features that kernels can need, and naga's names for them.
-const FEATURES: [(&str, Capabilities); 3] = [
+const FEATURES: [(&str, Capabilities); 4] = [
     ("shader-f16", Capabilities::SHADER_FLOAT16),
     ("subgroups", Capabilities::SUBGROUP),
-    ("wgpu-cooperative-matrix", Capabilities::COOPERATIVE_MATRIX),
+    (CHROMIUM_MATRICES, Capabilities::COOPERATIVE_MATRIX),
+    (WGPU_MATRICES, Capabilities::COOPERATIVE_MATRIX),
 ];
 
 /// Kernels by text, each with the features that it needs and its place in the first program that has it.
@@ -187,10 +189,10 @@ struct Parsed {
 }
 
 fn parsed(text: &str, capabilities: Capabilities) -> Result<Parsed, String> {
-    let module =
-        naga::front::wgsl::parse_str(&wgfc_ir::wgsl::for_naga(text)).map_err(|e| e.emit_to_string(text))?;
+    let text = wgfc_ir::wgsl::for_naga(text);
+    let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text))?;
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
-    let info = validator.validate(&module).map_err(|e| e.emit_to_string(text))?;
+    let info = validator.validate(&module).map_err(|e| e.emit_to_string(&text))?;
     Ok(Parsed { module, info, capabilities })
 }
 

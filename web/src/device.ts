@@ -3,7 +3,7 @@
 import { type Capabilities, choose } from "./choose.js";
 import { type Origin, WgfcError } from "./errors.js";
 import { messageOf } from "./fail.js";
-import { kindOf } from "./kind.js";
+import { MATRICES, kindOf, multipliesMatrices } from "./kind.js";
 import type { Plan } from "./plan.js";
 import { soon } from "./soon.js";
 import { COPY_DST, COPY_SRC, MAP_FOR_READING, STORAGE } from "./usage.js";
@@ -38,9 +38,9 @@ export class Gpu {
    * that it can run.
    */
   static async open(plans: readonly Plan[], on: GPUDevice | GPUAdapter): Promise<[Gpu, Plan[]]> {
-    if ("queue" in on) return [new Gpu(on, false), choose(plans, capabilities(on, on.adapterInfo))];
+    if ("queue" in on) return [new Gpu(on, false), await choose(plans, capabilities(on, on.adapterInfo))];
     const adapter = on;
-    const fit = choose(plans, capabilities(adapter, adapter.info));
+    const fit = await choose(plans, capabilities(adapter, adapter.info));
     const limits = adapter.limits as unknown as Record<string, number>;
     const requiredLimits: Record<string, number> = Object.fromEntries(SIZES.map((l) => [l, limits[l]!]));
     for (const { needs } of fit)
@@ -119,7 +119,7 @@ export class Gpu {
 function capabilities(of: { features: GPUSupportedFeatures; limits: GPUSupportedLimits }, info?: GPUAdapterInfo): Capabilities {
   const { subgroupMinSize: least, subgroupMaxSize: most } = info ?? {};
   return {
-    features: of.features as ReadonlySet<string>,
+    features: new Set([...of.features].filter((f) => f !== MATRICES || multipliesMatrices(info))),
     limits: of.limits as unknown as Record<string, number>,
     subgroups: least && most ? [least, most] : undefined,
     kind: kindOf(info),

@@ -12,7 +12,7 @@
 import { absent, surroundings } from "./absent.js";
 import { Clock } from "./clock.js";
 import { type DeviceLike, type DeviceProfile, profileOf, speedsOf } from "./compiler/profile.js";
-import { kindOf } from "./kind.js";
+import { MATRICES, kindOf, multipliesMatrices } from "./kind.js";
 import { keepSpeeds } from "./compiler/speeds.js";
 import { WgfcError } from "./errors.js";
 import { COMPUTE_STAGE, COPY_DST, COPY_SRC, STORAGE } from "./usage.js";
@@ -24,6 +24,7 @@ import chase from "../../runtime/src/measuring/kernels/chase.wgsl";
 import copy from "../../runtime/src/measuring/kernels/copy.wgsl";
 import fill from "../../runtime/src/measuring/kernels/fill.wgsl";
 import increment from "../../runtime/src/measuring/kernels/increment.wgsl";
+import matrices from "./matrices.wgsl";
 
 export type { DeviceLike, DeviceProfile } from "./compiler/profile.js";
 
@@ -49,6 +50,8 @@ const STRAIGHT = 1.1;
 const WAITING = 0.65;
 /** Floating-point operations of an invocation of `arithmetic.wgsl` in a turn. */
 const OPERATIONS = 64;
+/** Floating-point operations of a subgroup of `matrices.wgsl` in a turn: eight products of 16 × 16 matrices. */
+const MATRIX_OPERATIONS = 8 * 2 * 16 ** 3;
 /** The stages, for progress. */
 const STAGES = ["warming up", "latencies", "arithmetic", "cores", "caches", "memory", "dispatches"];
 
@@ -61,7 +64,7 @@ export async function measure(on?: DeviceLike, options: MeasureOptions = {}): Pr
   const given = on && "queue" in on ? on : undefined;
   const adapter = given ? undefined : ((on as GPUAdapter | undefined) ?? (await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" })));
   if (!given && !adapter) throw absent(surroundings());
-  const wanted = ["timestamp-query", "shader-f16"].filter((f) => adapter?.features.has(f)) as GPUFeatureName[];
+  const wanted = ["timestamp-query", "shader-f16", "subgroups", ...(multipliesMatrices(adapter?.info) ? [MATRICES] : [])].filter((f) => adapter?.features.has(f)) as GPUFeatureName[];
   const device = given ?? (await adapter!.requestDevice({ requiredFeatures: wanted }));
   const info = given ? given.adapterInfo : adapter!.info;
   device.pushErrorScope("out-of-memory");
@@ -121,8 +124,10 @@ class Bench {
     stage(0);
     const [one, half] = ["f32", "f16"].map((type) => arithmetic.replaceAll("T(", `${type}(`)) as [string, string];
     const texts = [chain, one, barrier, fill, chase, cached, copy, increment, ...(features.has("shader-f16") ? [`enable f16;\n${half}`] : [])];
+    const units = ["shader-f16", "subgroups", MATRICES].every((f) => features.has(f)) && multipliesMatrices(this.#device.adapterInfo);
+    if (units) texts.push(matrices);
     const pipelines = await Promise.all(texts.map((code) => this.#pipeline(code)));
-    const [chainP, arithmeticP, barrierP, fillP, chaseP, cachedP, copyP, incrementP, halfP] = pipelines;
+    const [chainP, arithmeticP, barrierP, fillP, chaseP, cachedP, copyP, incrementP, halfP, matricesP] = pipelines;
     const software = this.#software;
     const largest = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize);
     const power = (bytes: number) => 2 ** Math.floor(Math.log2(Math.min(bytes, largest)));
@@ -150,6 +155,8 @@ class Bench {
     const operations = many * 256 * OPERATIONS;
     const flops = operations / together;
     const flops16 = halfP ? operations / (await this.#turn(bind(halfP, out), many)) : flops;
+    const subgroups = many * (256 / (this.#device.adapterInfo?.subgroupMinSize ?? 256));
+    const flopsMatrix = matricesP ? (subgroups * MATRIX_OPERATIONS) / (await this.#turn(bind(matricesP, out), many)) : flops16;
 
     stage(3);
     const cores = Math.max(1, (many * alone) / together);
@@ -171,7 +178,7 @@ class Bench {
     // A core does 256 operations in a cycle, as in `Speeds::cycle`.
     const cycle = (cores * 256) / flops;
     const all = {
-      bandwidth, flops_f32: flops, flops_f16: flops16, flops_matrix: flops16, dispatch_cost: dispatchCost, cores, resident,
+      bandwidth, flops_f32: flops, flops_f16: flops16, flops_matrix: flopsMatrix, dispatch_cost: dispatchCost, cores, resident,
       memory_latency: latency / cycle, operation: WAITING * operation, barrier: barrierS, workgroup_bandwidth: workgroupBandwidth,
       cache_bandwidth: Math.max(cacheBandwidth, workgroupBandwidth, bandwidth),
     };

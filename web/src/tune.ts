@@ -11,7 +11,7 @@ import { absent, surroundings } from "./absent.js";
 import { Clock } from "./clock.js";
 import type { CompileOptions, DeviceLike, Trial, TrialCandidate } from "./compiler/index.js";
 import { infoOf } from "./compiler/profile.js";
-import { kindOf } from "./kind.js";
+import { MATRICES, kindOf } from "./kind.js";
 import { keepChoices, keptChoices, tableOf } from "./compiler/speeds.js";
 import { Gpu } from "./device.js";
 import { type DType, arrayOver, fromNumbers, toNumbers } from "./dtypes.js";
@@ -83,7 +83,7 @@ const LIMITS = [
   "maxBufferSize", "maxStorageBufferBindingSize", "maxStorageBuffersPerShaderStage", "maxComputeWorkgroupStorageSize", "maxComputeInvocationsPerWorkgroup",
   "maxComputeWorkgroupSizeX", "maxComputeWorkgroupSizeY", "maxComputeWorkgroupSizeZ", "maxComputeWorkgroupsPerDimension",
 ] as const;
-const FEATURES = ["timestamp-query", "shader-f16", "subgroups"] as const;
+const FEATURES = ["timestamp-query", "shader-f16", "subgroups", MATRICES] as const;
 
 /**
  * Measures the kernels of a model that were not measured yet on a device, and keeps the results. Rejects like `compile`, and with a
@@ -124,7 +124,7 @@ export async function tune(source: ModelSource, options: TuneOptions = {}): Prom
 
 async function deviceOf(adapter: GPUAdapter): Promise<GPUDevice> {
   const requiredLimits = Object.fromEntries(LIMITS.map((l) => [l, adapter.limits[l]]));
-  return adapter.requestDevice({ label: "wgfc tune", requiredFeatures: FEATURES.filter((f) => adapter.features.has(f)), requiredLimits });
+  return adapter.requestDevice({ label: "wgfc tune", requiredFeatures: FEATURES.filter((f) => adapter.features.has(f)) as GPUFeatureName[], requiredLimits });
 }
 
 function idleTime(): Promise<void> {

@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { graphOf } from "../build/compiler/onnx.js";
 import { Download, RandomBytes, originOf } from "../build/compiler/origin.js";
 import { SPEEDS, profileOf, profileOfLimits } from "../build/compiler/profile.js";
+import { MATRICES } from "../build/kind.js";
 import { WgfcError } from "../build/errors.js";
 import { FileSource } from "../build/files.js";
 import { external, field, message, number, pair, tensor } from "./protobuf.mjs";
@@ -128,6 +129,9 @@ test("a profile has the limits of a device and the speeds of its kind", () => {
   const sized = { vendor: "nvidia", subgroupMinSize: 32, subgroupMaxSize: 32 };
   assert.deepEqual(device(["shader-f16", "subgroups"], sized), { version: 1, limits: { f16: true, ...want, subgroup: 32 }, speeds: SPEEDS.discrete });
   assert.equal(device(["subgroups"], { ...sized, subgroupMaxSize: 64 }).limits.subgroup, undefined);
+  const edge = (n) => ({ ...sized, subgroupMatrixConfigs: [{ M: n, N: n, K: n, componentType: "f16", resultComponentType: "f32" }] });
+  const units = (n, ...features) => device(["shader-f16", "subgroups", ...features], edge(n)).limits.subgroup_matrix;
+  assert.deepEqual([units(16, MATRICES), units(8, MATRICES), units(16)], [true, undefined, undefined]);
   assert.deepEqual(device([], { vendor: "google", architecture: "swiftshader" }).speeds, SPEEDS.swiftshader);
   assert.deepEqual(profileOfLimits({}, []), { version: 1, limits: { f16: false } });
 });

@@ -11,11 +11,13 @@ const read = (...plans) => readPlans(JSON.stringify(bundle(plans))).plans;
 const one = (more) => read(plan(more))[0];
 const weights = ["v", "w"].map((name) => buffer(1, { kind: "weight", name }));
 const given = (shapes) => new Map(Object.entries(shapes).map(([n, shape]) => [n, { dtype: "f32", shape, data: new Float32Array(0) }]));
-const fails = (f, kind, message) => assert.throws(f, (e) => {
+const is = (kind, message) => (e) => {
   assert.equal(e.kind, kind);
   assert.match(e.message, message);
   return true;
-});
+};
+const fails = (f, kind, message) => assert.throws(f, is(kind, message));
+const rejects = (promise, kind, message) => assert.rejects(promise, is(kind, message));
 
 test("plans have names and needs", () => {
   const needs = { features: ["subgroups"], limits: { maxStorageBuffersPerShaderStage: 9 } };
@@ -49,14 +51,14 @@ test("other versions and broken plans are refused", () => {
   for (const [more, message] of broken) fails(() => one(more), "corrupt", message);
 });
 
-test("needs that are not known are lacking, and states need not be listed", () => {
+test("needs that are not known are lacking, and states need not be listed", async () => {
   const [p] = read(plan({ needs: { features: ["f"], limits: { maxNothing: 1 }, colours: 3 } }));
-  fails(() => choose([p], { features: new Set(["f"]), limits: {} }), "feature", /the feature colours, maxNothing of 1 \(it has none\)/);
+  await rejects(choose([p], { features: new Set(["f"]), limits: {} }), "feature", /the feature colours, maxNothing of 1 \(it has none\)/);
   const states = one({ buffers: [...plan().buffers, buffer(6, { kind: "state", name: "s" }, "i8")] }).states;
   assert.deepEqual(states.map((s) => [s.name, s.dtype, s.shape[0].at([]), s.buffer]), [["s", "i8", 6, 2]]);
 });
 
-test("a device runs the plans that it has all for, and that share states", () => {
+test("a device runs the plans that it has all for, and that share states", async () => {
   const needs = (features, limits = {}, subgroup_sizes) => ({ needs: { features, limits, subgroup_sizes } });
   const state = { name: "s", dtype: "f32", shape: [4], buffer: 0 };
   const plans = read(
@@ -67,23 +69,22 @@ test("a device runs the plans that it has all for, and that share states", () =>
     plan({ name: "plain" }),
     plan({ name: "plain too" }),
   );
-  const names = (features, subgroups, buffers = 8) =>
-    choose(plans, {
-      features: new Set(features), subgroups,
-      limits: new Proxy({ maxStorageBuffersPerShaderStage: buffers }, { get: (t, k) => t[k] ?? 1e9 }),
-    }).map((p) => p.name);
-  assert.deepEqual(names([]), ["other"]);
-  assert.deepEqual(names(["shader-f16"]), ["half", "plain", "plain too"]);
-  assert.deepEqual(names(["subgroups"], [32, 32], 10), ["wide", "large", "plain", "plain too"]);
-  assert.deepEqual(names(["subgroups"], [8, 32], 10), ["large", "plain", "plain too"]);
+  const names = async (features, subgroups, buffers = 8) => {
+    const limits = new Proxy({ maxStorageBuffersPerShaderStage: buffers }, { get: (t, k) => t[k] ?? 1e9 });
+    return (await choose(plans, { features: new Set(features), subgroups, limits })).map((p) => p.name);
+  };
+  assert.deepEqual(await names([]), ["other"]);
+  assert.deepEqual(await names(["shader-f16"]), ["half", "plain", "plain too"]);
+  assert.deepEqual(await names(["subgroups"], [32, 32], 10), ["wide", "large", "plain", "plain too"]);
+  assert.deepEqual(await names(["subgroups"], [8, 32], 10), ["large", "plain", "plain too"]);
   const kinds = read(plan({ name: "gpu", adapter: "discrete" }), plan({ name: "any" }), plan({ name: "cpu", adapter: "software" }), plan({ name: "new", adapter: "quantum" }));
-  const chosen = (of, kind) => choose(of, { features: new Set(), limits: {}, subgroups: undefined, kind }).map((p) => p.name);
-  assert.deepEqual(chosen(kinds, "discrete"), ["gpu", "any"]);
-  assert.deepEqual(chosen(kinds, "swiftshader"), ["cpu", "any"]);
-  assert.deepEqual(chosen(kinds, undefined), ["any"]);
-  assert.deepEqual(chosen([kinds[0], kinds[3]], "integrated"), ["gpu", "new"]);
-  fails(() => choose(plans.slice(0, 2), { features: new Set(), limits: {} }), "feature", /plan "half" needs the feature shader-f16; plan "wide" needs the feature subgroups/);
-  fails(() => choose([plans[2]], { features: new Set(), limits: { maxStorageBuffersPerShaderStage: 8 } }), "limits", /maxStorageBuffersPerShaderStage of 10 \(it has 8\)/);
+  const chosen = async (of, kind) => (await choose(of, { features: new Set(), limits: {}, subgroups: undefined, kind })).map((p) => p.name);
+  assert.deepEqual(await chosen(kinds, "discrete"), ["gpu", "any"]);
+  assert.deepEqual(await chosen(kinds, "swiftshader"), ["cpu", "any"]);
+  assert.deepEqual(await chosen(kinds, undefined), ["any"]);
+  assert.deepEqual(await chosen([kinds[0], kinds[3]], "integrated"), ["gpu", "new"]);
+  await rejects(choose(plans.slice(0, 2), { features: new Set(), limits: {} }), "feature", /plan "half" needs the feature shader-f16; plan "wide" needs the feature subgroups/);
+  await rejects(choose([plans[2]], { features: new Set(), limits: { maxStorageBuffersPerShaderStage: 8 } }), "limits", /maxStorageBuffersPerShaderStage of 10 \(it has 8\)/);
 });
 
 test("symbols are bound by the shapes", () => {

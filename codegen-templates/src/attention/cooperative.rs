@@ -1,4 +1,4 @@
-//! Attention on matrix units (WGSL's `coop_mat`, an extension of wgpu's).
+//! Attention on matrix units, with wgpu's extension of WGSL (`coop_mat`) or Chrome's (`subgroup_matrix`).
 
 use super::{Problem, Window, WindowSlots};
 use crate::{Local, RenderError, Template, render};
@@ -46,6 +46,8 @@ pub struct Cooperative {
     pub mask_run: u32,
     /// `store` takes a `vec4<f32>` of neighbouring columns, which `e` counts by.
     pub store_vectors: bool,
+    /// Matrices are written as in Chrome's extension, not as in wgpu's.
+    pub chromium: bool,
 }
 
 /// A load of eight elements of keys or values.
@@ -112,6 +114,7 @@ struct CooperativeSlots<'a> {
     probability_pitch: u32,
     mask_run: u32,
     store_vectors: bool,
+    chromium: bool,
     local: Local,
 }
 
@@ -125,7 +128,7 @@ impl Cooperative {
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
-        let Cooperative { problem, matrices, depth, window, mask_run, store_vectors } = self;
+        let Cooperative { problem, matrices, depth, window, mask_run, store_vectors, chromium } = self;
         let Matrices { queries, sub_queries, keys, ahead, subgroup, pad, tile_len, strip_pitch } = *matrices;
         let (d, e, threads) = (*depth, problem.e, queries / sub_queries * subgroup);
         let (key_pitch, value_pitch) = ((d + pad) / 4, (e + pad) / 4);
@@ -181,6 +184,7 @@ impl Cooperative {
             probability_pitch: (keys + pad) / 4,
             mask_run: *mask_run,
             store_vectors: *store_vectors,
+            chromium: *chromium,
             local: Local::new(subgroup),
         })
     }

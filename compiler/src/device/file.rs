@@ -27,7 +27,7 @@ enum Kind {
 
 const U32: u64 = u32::MAX as u64;
 
-const LIMITS: [(&str, Kind); 14] = [
+const LIMITS: [(&str, Kind); 15] = [
     ("max_storage_buffers", Kind::Count(U32)),
     ("max_invocations", Kind::Count(U32)),
     ("max_workgroup_bytes", Kind::Count(U32)),
@@ -37,6 +37,7 @@ const LIMITS: [(&str, Kind); 14] = [
     ("f16", Kind::Flag),
     ("subgroup", Kind::OptionalPower),
     ("cooperative_matrix", Kind::Flag),
+    ("subgroup_matrix", Kind::Flag),
     ("loop_iterations", Kind::OptionalCount),
     ("longest_dispatch", Kind::Seconds),
     ("core_workgroup_bytes", Kind::Count(U32)),
@@ -203,7 +204,7 @@ mod tests {
         let limits = (count(), count(), count(), 1..=i64::MAX as u64, count(), count());
         let power = proptest::option::of((0..32u32).prop_map(|e| 1 << e));
         let core = (count(), count(), count());
-        let rest = (any::<bool>(), power, any::<bool>(), proptest::option::of(count()), core);
+        let rest = (any::<bool>(), power, any::<(bool, bool)>(), proptest::option::of(count()), core);
         (limits, rest, speeds).prop_map(|(l, r, speeds)| DeviceProfile {
             max_storage_buffers: l.0,
             max_invocations: l.1,
@@ -213,7 +214,8 @@ mod tests {
             storage_alignment: l.5,
             f16: r.0,
             subgroup: r.1,
-            cooperative_matrix: r.2,
+            cooperative_matrix: r.2.0,
+            subgroup_matrix: r.2.1,
             loop_iterations: r.3,
             longest_dispatch: format!("{}e-3", l.0 % 10_000 + 1).parse().unwrap(),
             core_workgroup_bytes: r.4.0,

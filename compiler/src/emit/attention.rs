@@ -173,8 +173,9 @@ pub(super) fn emit(
             let (problem, mask_run) = (problem(&module), masks.len() as u32);
             let bytes = matrices.workgroup_bytes(depth, width);
             let parts = matrix_parts(matrices, depth, width);
-            let store_vectors = vectors;
-            let a = Cooperative { problem, matrices: parts, depth, window, mask_run, store_vectors };
+            let (store_vectors, chromium) = (vectors, cx.target.chromium_matrices);
+            let a =
+                Cooperative { problem, matrices: parts, depth, window, mask_run, store_vectors, chromium };
             let groups = &s.ceil_div(i64::from(matrices.queries)) * batch;
             (a.render(), matrices.threads(), bytes, groups)
         }

@@ -99,6 +99,7 @@ pub(super) fn emit(
         store_vectors: stores.is_some(),
         beside,
         subgroup,
+        chromium: cx.target.chromium_matrices,
     };
     let wgsl = text.render().map_err(template_error)?;
     let tiles = &x.extent.ceil_div(i64::from(shape.rows)) * &y.extent.ceil_div(i64::from(shape.cols));

@@ -158,11 +158,17 @@ pub struct Target {
     pub f16: bool,
     /// Workgroups along one dimension of a dispatch.
     pub max_workgroups: u32,
+    /// Whether matrices are written as in Chrome's extension (`chromium-experimental-subgroup-matrix`), not as in wgpu's.
+    pub chromium_matrices: bool,
 }
 
 impl From<&DeviceProfile> for Target {
     fn from(d: &DeviceProfile) -> Target {
-        Target { f16: d.f16, max_workgroups: d.max_workgroups }
+        Target {
+            f16: d.f16,
+            max_workgroups: d.max_workgroups,
+            chromium_matrices: d.subgroup_matrix && !d.cooperative_matrix,
+        }
     }
 }
 

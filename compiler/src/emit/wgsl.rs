@@ -21,6 +21,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
+use wgfc_ir::wgsl::{CHROMIUM_MATRICES, WGPU_MATRICES};
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Reg, Scalar, UnaryOp};
 
 /// An expression, or only the low word of a 64-bit one.
@@ -633,7 +634,8 @@ impl Module<'_> {
         let features = [
             ("shader-f16", self.uses_f16 || self.bindings.use_f16()),
             ("subgroups", self.subgroup.is_some()),
-            ("wgpu-cooperative-matrix", self.uses_cooperative),
+            (WGPU_MATRICES, self.uses_cooperative && !self.cx.target.chromium_matrices),
+            (CHROMIUM_MATRICES, self.uses_cooperative && self.cx.target.chromium_matrices),
         ];
         let features: Vec<String> = features.into_iter().filter(|f| f.1).map(|f| f.0.to_owned()).collect();
         let wgsl = wgfc_ir::wgsl::enabled(&wgsl, &features);

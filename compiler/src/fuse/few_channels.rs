@@ -75,7 +75,7 @@ struct Layout {
 /// Gives convolutions of few channels a padded copy of their input where that is estimated to be faster. Returns the values that must be
 /// in memory.
 pub(crate) fn copy(graph: &mut Graph, options: &Options) -> Result<Vec<Value>, String> {
-    if !options.profile.cooperative_matrix || !options.profile.f16 {
+    if !options.profile.has_matrix_units() {
         return Ok(vec![]);
     }
     replace(graph, options, &|graph, conv, layout| conv.pays(layout, graph, options))

@@ -211,8 +211,7 @@ pub static PASSES: &[Pass] = &[
         fusion: Fusion::Full,
         run: Run::Graph(|g, cx| {
             let profile = &cx.options.profile;
-            let units = profile.cooperative_matrix && profile.f16;
-            let rounded = units && cx.options.precision == Precision::F16;
+            let rounded = profile.has_matrix_units() && cx.options.precision == Precision::F16;
             cx.report.sums_cut = long_sums::cut(g, profile, &cx.options.expect, rounded).map_err(internal)?;
             Ok(())
         }),

@@ -242,7 +242,7 @@ fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, device: &Dev
     let eights = [(k.q, 3), (k.k, 3), (k.v, 4)].into_iter().all(|(root, along)| {
         half(&kernel.body, root) && run_of(kernel, root, along, 8, &mut Body::default()).is_some()
     });
-    if !device.cooperative_matrix || !device.f16 || !eights || i64::from(e.max(d)) > MAX_WIDTH {
+    if !device.has_matrix_units() || !eights || i64::from(e.max(d)) > MAX_WIDTH {
         return vec![];
     }
     let mut out = vec![];

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wgfc_compiler::DeviceProfile;
 use wgfc_ir::program::Program;
 use wgfc_ir::tensor::Tensor;
+use wgfc_ir::wgsl::{CHROMIUM_MATRICES, WGPU_MATRICES};
 use wgfc_ir::{Class, DType, Graph, Scalar};
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{Gpu, Session};
@@ -68,7 +69,8 @@ pub fn run_on(
     let uses = |feature: &str| program.kernels.iter().any(|k| k.features.iter().any(|f| f == feature));
     let size = profile.subgroup.filter(|n| uses("subgroups") && has.subgroup != Some((*n, *n)));
     let lacks = [
-        (uses("wgpu-cooperative-matrix") && !has.cooperative_matrix).then(|| "matrix units".to_owned()),
+        ((uses(WGPU_MATRICES) || uses(CHROMIUM_MATRICES)) && !has.cooperative_matrix)
+            .then(|| "matrix units".to_owned()),
         (uses("shader-f16") && !has.f16).then(|| "f16".to_owned()),
         size.map(|n| format!("subgroups of {n}")),
     ];

@@ -135,7 +135,7 @@ fn products_on_matrix_units() {
             let l = LAYOUTS[(i + j) % 4];
             check_typed_product(
                 &gpus,
-                Case::on_matrix_units(),
+                Case::on_units_of_either(i + j),
                 DType::F16,
                 fixed(d),
                 l,
@@ -156,7 +156,7 @@ fn products_on_units_written_out() {
         let d = fixed(dims[i / 3 % 3]);
         check_typed_product(
             &gpus,
-            Case::on_matrix_units(),
+            Case::on_units_of_either(i / 3),
             DType::F16,
             d,
             LAYOUTS[i % 4],

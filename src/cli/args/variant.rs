@@ -3,6 +3,7 @@
 use super::parse_dim;
 use wgfc::Error;
 use wgfc::compiler::DeviceProfile;
+use wgfc::ir::wgsl::CHROMIUM_MATRICES;
 
 /// The target to compile for, without such a device at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -18,6 +19,8 @@ pub enum FeatureArg {
     F16,
     /// `subgroups`, each of this size.
     Subgroups(u32),
+    /// `chromium-experimental-subgroup-matrix`.
+    SubgroupMatrix,
 }
 
 impl FeatureArg {
@@ -26,20 +29,24 @@ impl FeatureArg {
         match self {
             FeatureArg::F16 => profile.f16 = true,
             FeatureArg::Subgroups(size) => profile.subgroup = Some(size),
+            FeatureArg::SubgroupMatrix => profile.subgroup_matrix = true,
         }
     }
 }
 
-/// `f16`, `subgroups` or `subgroups=32`.
+/// `f16`, `subgroups`, `subgroups=32` or `subgroup-matrix`.
 pub fn parse_feature(s: &str) -> Result<FeatureArg, String> {
     match s.split_once('=').unwrap_or((s, "32")) {
         ("f16" | "shader-f16", "32") if !s.contains('=') => Ok(FeatureArg::F16),
+        ("subgroup-matrix" | CHROMIUM_MATRICES, "32") if !s.contains('=') => Ok(FeatureArg::SubgroupMatrix),
         ("subgroups", size) => {
             let size = size.parse::<u32>().ok().filter(|n| n.is_power_of_two() && *n <= 128);
             size.map(FeatureArg::Subgroups)
                 .ok_or_else(|| format!("`{s}`: subgroups have 1, 2, 4, … or 128 invocations"))
         }
-        _ => Err(format!("`{s}` is not a feature: there are f16, subgroups and subgroups=SIZE")),
+        _ => Err(format!(
+            "`{s}` is not a feature: there are f16, subgroups, subgroups=SIZE and subgroup-matrix"
+        )),
     }
 }
 

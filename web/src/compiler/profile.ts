@@ -1,6 +1,6 @@
 /** Device profiles for the compiler, in the JSON format of `wgfc compile --profile FILE`. */
 
-import { type Kind, kindOf } from "../kind.js";
+import { type Kind, MATRICES, kindOf, multipliesMatrices } from "../kind.js";
 
 /** The limits and speeds of a device. The defaults are those of every WebGPU device. */
 export interface DeviceProfile {
@@ -53,10 +53,10 @@ export function profileOf(device: DeviceLike): DeviceProfile {
   const info = infoOf(device);
   const speeds = speedsOf(info);
   const { subgroupMinSize: least, subgroupMaxSize: most } = info ?? {};
-  return {
-    ...profileOfLimits(device.limits as unknown as Record<string, number>, device.features as ReadonlySet<string>, least === most ? least : undefined),
-    ...(speeds ? { speeds } : {}),
-  };
+  const features = device.features as ReadonlySet<string>;
+  const { limits } = profileOfLimits(device.limits as unknown as Record<string, number>, features, least === most ? least : undefined);
+  const matrices = features.has(MATRICES) && multipliesMatrices(info);
+  return { version: 1, limits: { ...limits, ...(matrices ? { subgroup_matrix: true } : {}) }, ...(speeds ? { speeds } : {}) };
 }
 
 /** The profile of a device with these limits and features, by WebGPU's names. Limits that are not given are WebGPU's defaults. */

@@ -411,7 +411,7 @@ impl Grouper<'_> {
         const QUERIES: i64 = 32;
         let anchor = self.units[u].anchor;
         let device = &self.options.profile;
-        let half = self.options.precision == Precision::F16 && device.cooperative_matrix && device.f16;
+        let half = self.options.precision == Precision::F16 && device.has_matrix_units();
         let attention = matches!(self.graph.node(anchor).op, Op::Attention { .. }) && r.operand < 3;
         let queries =
             || self.graph.ty(anchor.into()).shape.get(2).map_or(0, |s| self.options.expect.estimate(s));

@@ -242,7 +242,7 @@ pub const FEW_ROWS: i64 = 8;
 /// matrix units takes as long as multiplying them with four rows without: a step of an 8B decoder in Q4_K_M with 4, 8 and 16 rows takes
 /// 12, 21 and 14 ms on an H100.
 pub fn few_rows(quantised: bool, device: &DeviceProfile) -> i64 {
-    if quantised && device.f16 && device.cooperative_matrix { FEW_ROWS / 2 } else { FEW_ROWS }
+    if quantised && device.has_matrix_units() { FEW_ROWS / 2 } else { FEW_ROWS }
 }
 
 /// Tiles for matrix units in order of preference.
@@ -356,7 +356,7 @@ pub fn stage_bytes(shape: ThinShape, p: &Problem) -> Option<u32> {
 
 /// Whether the device's matrix units can run it.
 fn fits_matrix_units(shape: CooperativeShape, p: &Problem, device: &DeviceProfile) -> bool {
-    let Some(subgroup) = device.subgroup.filter(|_| device.cooperative_matrix && device.f16) else {
+    let Some(subgroup) = device.subgroup.filter(|_| device.has_matrix_units()) else {
         return false;
     };
     shape.subgroups() * subgroup <= device.max_invocations

@@ -111,6 +111,13 @@ impl Case {
         };
         Case { profile, ..Case::new(&[]) }
     }
+    /// A case for a device with matrix units, of Chrome's extension if `i` is odd.
+    pub fn on_units_of_either(i: usize) -> Case {
+        let mut case = Case::on_matrix_units();
+        case.profile.subgroup_matrix = i % 2 == 1;
+        case.profile.cooperative_matrix = i.is_multiple_of(2);
+        case
+    }
     pub fn tensor(&mut self, shape: &[Dim], kind: TensorKind) -> TensorId {
         self.typed(DType::F32, shape, kind)
     }

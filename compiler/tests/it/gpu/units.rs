@@ -20,6 +20,7 @@ fn between<'l>(line: &'l str, from: &str, to: &str) -> &'l str {
 /// A text in which operations on matrix units, with subgroups of 32, are replaced by plain code; `own`
 /// replaces lines that only one kind of kernel has.
 fn lines_written_out(wgsl: &str, own: &dyn Fn(&str) -> Option<String>) -> String {
+    let wgsl = wgfc_ir::wgsl::for_naga(wgsl);
     let (mut enabled, mut out) = (String::new(), String::new());
     for line in wgsl.lines().filter(|l| !l.starts_with("enable wgpu") && !l.starts_with("enable subgroups")) {
         let new = if let Some(new) = own(line) {
