@@ -118,6 +118,14 @@ fn simulations() {
     check_all("simulations", &folders);
 }
 
+/// Genetic algorithms: a loop over generations, each of several dispatches.
+#[test]
+fn evolutions() {
+    let folders = Folder::all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/evolution"));
+    assert!(!folders.is_empty(), "fixtures/evolution is part of the repository");
+    check_all("evolutions", &folders);
+}
+
 #[test]
 fn real_models() {
     let root = crate::folder("WGFC_MODELS", "target/models");

@@ -2,6 +2,7 @@
 
 use crate::schema::breaks_schema;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use wgfc::runtime::testing::gpus;
@@ -33,12 +34,25 @@ fn the_suite_runs_continues_and_is_reported() {
     let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     breaks_schema("suite.schema.json", &value).unwrap();
     let record = Record::read(&path).unwrap();
-    for group in ["device", "dispatch", "transfers", "kernels", "models", "decode", "loops", "training"] {
+    for group in [
+        "device",
+        "dispatch",
+        "transfers",
+        "kernels",
+        "models",
+        "decode",
+        "loops",
+        "fusion",
+        "evolution",
+        "crossover",
+        "training",
+    ] {
         let mut rows = record.rows.iter().filter(|r| r.group() == group);
         assert!(rows.any(|r| r.measured().is_some()), "nothing of {group} was measured");
     }
     for row in record.rows.iter().filter(|r| r.measured().is_none()) {
-        assert!(row.id.contains("energy") || row.id.contains("power"), "{row:?}");
+        let may_lack = ["energy", "power", "the device is faster", "until then"];
+        assert!(may_lack.iter().any(|part| row.id.contains(part)), "{row:?}");
     }
 
     // A second pass joins the first; what is done is not done again.
@@ -99,6 +113,52 @@ fn the_tables_of_devices_are_those_of_their_files() {
         made == kept,
         "docs/devices.md is not what `wgfc bench report measurements/*.json --markdown docs/devices.md` writes"
     );
+}
+
+/// The number of a text such as `1,234.5 ms`, its last digit's worth, both in base units.
+fn number(text: &str) -> (f64, f64) {
+    let (digits, unit) = text.split_once(' ').unwrap_or((text, ""));
+    let factor = match unit {
+        "ms" | "mJ" => 1e-3,
+        "µs" => 1e-6,
+        "" | "s" | "W" | "tokens/s" => 1.0,
+        unit => panic!("`{text}`: the unit `{unit}` is not known"),
+    };
+    let decimals = digits.split_once('.').map_or(0, |(_, d)| d.len() as i32);
+    let value: f64 = digits.replace(',', "").parse().unwrap_or_else(|e| panic!("`{text}`: {e}"));
+    (value * factor, factor * 10f64.powi(-decimals))
+}
+
+/// The tables of `docs/report.md` have numbers only as links to the measurements, which they repeat.
+#[test]
+fn figures_of_the_report_are_measured() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let text = std::fs::read_to_string(docs.join("report.md")).unwrap();
+    let (mut records, mut count) = (BTreeMap::new(), 0);
+    let mut link = |text: &str, target: &str| {
+        let (file, row) = target.split_once(" \"").unwrap_or_else(|| panic!("`{target}` names no row"));
+        let record = records
+            .entry(file.to_owned())
+            .or_insert_with(|| Record::read(&docs.join(file)).unwrap_or_else(|e| panic!("{file}: {e}")));
+        let row = row.trim_end_matches('"');
+        let found = record.row(row).and_then(|r| r.measured()).map(|m| m.median);
+        let median = found.unwrap_or_else(|| panic!("{file} has no row `{row}`"));
+        let (value, last) = number(text);
+        assert!((value - median).abs() <= 0.501 * last, "`{text}` for {row}, which is {median}");
+        count += 1;
+    };
+    for line in text.lines() {
+        // What is behind `[` and before `](`, with what is in the parentheses.
+        for part in line.split('[').skip(1).filter(|p| p.contains(".json ")) {
+            let (text, rest) = part.split_once("](").unwrap();
+            link(text, rest.split_once(')').unwrap().0);
+        }
+        let cells = line.strip_prefix('|').into_iter().flat_map(|l| l.split('|').skip(1));
+        for cell in cells.map(str::trim).filter(|c| c.starts_with(|d: char| d.is_ascii_digit())) {
+            panic!("`{cell}` in `{line}` has no source");
+        }
+    }
+    assert!(count > 60, "{count} links");
 }
 
 #[test]

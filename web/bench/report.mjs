@@ -8,7 +8,7 @@ const download = ({ bytes }) => bytes.engine.wire + bytes.graph.wire;
 /** Pairs of figures, ours first. */
 export function table(rows, heading) {
   const lines = heading
-    ? ["| model | download without weights | first result | a run: processor time | a run: wall | steady, ÷ | error |", "|---|--:|--:|--:|--:|--:|--:|"]
+    ? ["| model | download without weights | first result | a run: processor time | a run: wall | ÷ | error |", "|---|--:|--:|--:|--:|--:|--:|"]
     : [];
   for (const { title, engines: { wgfc, ort }, ratio, errors } of rows) {
     const both = (f) => `${f(wgfc)} / ${f(ort)}`;

@@ -18,10 +18,13 @@ export function kindOf(info: GPUAdapterInfo | undefined): Kind | undefined {
 /** The feature of devices whose kernels can use matrix units with Chrome's extension of WGSL. */
 export const MATRICES = "chromium-experimental-subgroup-matrix";
 
-/** Whether an adapter's subgroups can multiply 16 × 16 matrices of f16 and accumulate in f32, the kind of matrices that kernels use. */
+/**
+ * Whether an adapter with this feature can multiply 16 × 16 matrices of f16 and accumulate in f32, the kind of matrices that kernels use. Where
+ * nothing is known, as of some devices, it is presumed.
+ */
 export function multipliesMatrices(info: GPUAdapterInfo | undefined): boolean {
-  const kinds = (info as { subgroupMatrixConfigs?: readonly MatrixKind[] } | undefined)?.subgroupMatrixConfigs ?? [];
-  return kinds.some((k) => `${[k.M, k.N, k.K, k.componentType, k.resultComponentType]}` === "16,16,16,f16,f32");
+  const kinds = (info as { subgroupMatrixConfigs?: readonly MatrixKind[] } | undefined)?.subgroupMatrixConfigs;
+  return !kinds?.length || kinds.some((k) => `${[k.M, k.N, k.K, k.componentType, k.resultComponentType]}` === "16,16,16,f16,f32");
 }
 
 interface MatrixKind {

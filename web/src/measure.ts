@@ -64,12 +64,12 @@ export async function measure(on?: DeviceLike, options: MeasureOptions = {}): Pr
   const given = on && "queue" in on ? on : undefined;
   const adapter = given ? undefined : ((on as GPUAdapter | undefined) ?? (await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" })));
   if (!given && !adapter) throw absent(surroundings());
-  const wanted = ["timestamp-query", "shader-f16", "subgroups", ...(multipliesMatrices(adapter?.info) ? [MATRICES] : [])].filter((f) => adapter?.features.has(f)) as GPUFeatureName[];
+  const wanted = ["timestamp-query", "shader-f16", "subgroups", MATRICES].filter((f) => adapter?.features.has(f)) as GPUFeatureName[];
   const device = given ?? (await adapter!.requestDevice({ requiredFeatures: wanted }));
   const info = given ? given.adapterInfo : adapter!.info;
   device.pushErrorScope("out-of-memory");
   device.pushErrorScope("validation");
-  const bench = new Bench(device, ["software", "swiftshader"].includes(kindOf(info) ?? ""), signal);
+  const bench = new Bench(device, info, signal);
   try {
     const speeds = await bench.speeds((stage) => options.onProgress?.({ stage: STAGES[stage]!, done: stage, total: STAGES.length }));
     const profile = { ...profileOf(given ?? adapter!), device: nameOf(info), speeds: { ...speedsOf(info), ...speeds } };
@@ -103,13 +103,14 @@ const recorded = ({ pipeline, group }: Loop, workgroups: number, dispatches: num
 
 class Bench {
   readonly #device: GPUDevice;
+  readonly #info: GPUAdapterInfo;
   readonly #software: boolean;
   readonly #own: { destroy(): void }[] = [];
   readonly #turns: GPUBuffer;
   readonly #clock: Clock;
 
-  constructor(device: GPUDevice, software: boolean, signal: AbortSignal | undefined) {
-    [this.#device, this.#software] = [device, software];
+  constructor(device: GPUDevice, info: GPUAdapterInfo, signal: AbortSignal | undefined) {
+    [this.#device, this.#info, this.#software] = [device, info, ["software", "swiftshader"].includes(kindOf(info) ?? "")];
     this.#turns = this.#buffer(256);
     this.#clock = new Clock(device, signal);
   }
@@ -124,7 +125,7 @@ class Bench {
     stage(0);
     const [one, half] = ["f32", "f16"].map((type) => arithmetic.replaceAll("T(", `${type}(`)) as [string, string];
     const texts = [chain, one, barrier, fill, chase, cached, copy, increment, ...(features.has("shader-f16") ? [`enable f16;\n${half}`] : [])];
-    const units = ["shader-f16", "subgroups", MATRICES].every((f) => features.has(f)) && multipliesMatrices(this.#device.adapterInfo);
+    const units = ["shader-f16", "subgroups", MATRICES].every((f) => features.has(f)) && multipliesMatrices(this.#info);
     if (units) texts.push(matrices);
     const pipelines = await Promise.all(texts.map((code) => this.#pipeline(code)));
     const [chainP, arithmeticP, barrierP, fillP, chaseP, cachedP, copyP, incrementP, halfP, matricesP] = pipelines;
@@ -155,7 +156,7 @@ class Bench {
     const operations = many * 256 * OPERATIONS;
     const flops = operations / together;
     const flops16 = halfP ? operations / (await this.#turn(bind(halfP, out), many)) : flops;
-    const subgroups = many * (256 / (this.#device.adapterInfo?.subgroupMinSize ?? 256));
+    const subgroups = many * (256 / (this.#info.subgroupMinSize ?? 256));
     const flopsMatrix = matricesP ? (subgroups * MATRIX_OPERATIONS) / (await this.#turn(bind(matricesP, out), many)) : flops16;
 
     stage(3);

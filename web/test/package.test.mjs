@@ -2,12 +2,20 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { gzipSync } from "node:zlib";
+import { chart, table } from "../bench/report.mjs";
 
 const LARGEST = 15 * 1024;
 
 test("the package is small", () => {
   const bytes = gzipSync(readFileSync(new URL("../dist/index.js", import.meta.url)), { level: 9 }).length;
   assert.ok(bytes <= LARGEST, `dist/index.js has ${bytes} bytes gzipped, and may have ${LARGEST}`);
+});
+
+test("the table of the documentation is that of the measurements", () => {
+  const root = new URL("../../", import.meta.url);
+  const { rows } = JSON.parse(readFileSync(new URL("measurements/web/swiftshader.json", root), "utf8"));
+  assert.ok(readFileSync(new URL("docs/benchmarks-web.md", root), "utf8").includes(table(rows, true)), "docs/benchmarks-web.md has another table");
+  assert.equal(readFileSync(new URL("docs/benchmarks-web.svg", root), "utf8"), chart(rows));
 });
 
 const read = (name) => readFileSync(new URL(`../${name}`, import.meta.url), "utf8");

@@ -5,6 +5,7 @@
 
 mod chart;
 mod energy;
+mod experiments;
 mod published;
 pub mod report;
 mod tasks;
@@ -130,6 +131,8 @@ pub fn value_text(unit: Unit, v: f64) -> String {
     };
     match unit {
         Unit::Seconds => time_text(v),
+        Unit::One if v.fract() != 0.0 && v.abs() < 0.01 => format!("{v:.1e}"),
+        Unit::One if v.fract() != 0.0 && v.abs() < 10.0 => format!("{v:.2}"),
         Unit::PerSecond | Unit::One if v.abs() < 1e6 => {
             let unit = if unit == Unit::PerSecond { " /s" } else { "" };
             if v.abs() >= 99.5 || v.fract() == 0.0 {

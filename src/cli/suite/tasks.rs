@@ -1,6 +1,7 @@
 //! The tasks of the suite, in the order in which they run. A task gives the rows of one group.
 
 use super::energy::{Drawn, Meter};
+use super::experiments::{self, EVOLUTIONS, Evolution};
 use crate::cli::args::{AdapterArgs, BenchLoopsArgs, LoopForm};
 use crate::cli::bench::WARM_UP;
 use crate::cli::device_cache::DeviceCache;
@@ -76,6 +77,9 @@ enum What {
     Model(&'static str, &'static [u8], Dims),
     Decode(&'static str, &'static [u8], Precision),
     Loop(&'static Workload),
+    Fusion(&'static str, &'static [u8]),
+    Evolution(&'static Evolution),
+    Crossover,
     Training,
     Rest,
 }
@@ -94,16 +98,23 @@ impl Context {
         self.gpu.summary().is_software
     }
     /// Whether models are small and repetitions few.
-    fn small(&self) -> bool {
+    pub fn small(&self) -> bool {
         self.quick || self.software()
     }
-    fn options(&self) -> Options {
+    /// Options for this device with what was measured of it.
+    pub fn options(&self) -> Options {
         let profile = DeviceProfile { speeds: self.cache.speeds, ..DeviceProfile::default() };
         Options {
             profile: profile.with_limits(self.gpu.profile()),
             tuning: self.cache.tuning.clone(),
             ..Options::default()
         }
+    }
+    /// A decoder with random weights.
+    fn decoder(&self, bytes: &[u8]) -> Result<Decoder, Error> {
+        let path: PathBuf = self.folder.path().join("model.onnx");
+        wgfc::output::write_whole(&path, bytes)?;
+        Decoder::open(&path)?.with_random_weights()
     }
     fn seconds(&self) -> f64 {
         if self.quick { FEW_SECONDS } else { SECONDS }
@@ -146,7 +157,20 @@ pub fn all(cx: &Context) -> Result<Vec<Task>, Error> {
     for w in WORKLOADS.iter().filter(|w| !cx.quick || w.name == "cartpole") {
         all.push(task(&format!("loops/{}", w.name), What::Loop(w)));
     }
-    all.extend([task("training", What::Training), task("energy", What::Rest)]);
+    let (name, bytes) = match (cx.software(), cx.quick) {
+        (true, _) => ("2 layers of 24", SMALL_DECODER),
+        (false, true) => ("qwen2 2 layers", SHORT_DECODER),
+        (false, false) => ("qwen2.5-0.5b", DECODER),
+    };
+    all.push(task(&format!("fusion/{name}"), What::Fusion(name, bytes)));
+    for e in EVOLUTIONS.iter().take(if cx.quick { 1 } else { EVOLUTIONS.len() }) {
+        all.push(task(&format!("evolution/{}", e.name), What::Evolution(e)));
+    }
+    all.extend([
+        task("crossover", What::Crossover),
+        task("training", What::Training),
+        task("energy", What::Rest),
+    ]);
     Ok(all)
 }
 
@@ -164,6 +188,9 @@ impl Task {
             What::Model(name, bytes, dims) => model(cx, name, bytes, dims),
             What::Decode(name, bytes, precision) => decode(cx, name, bytes, *precision),
             What::Loop(w) => simulation(cx, w),
+            What::Fusion(name, bytes) => experiments::fusion(cx, name, &cx.decoder(bytes)?),
+            What::Evolution(e) => experiments::evolution(cx, e),
+            What::Crossover => experiments::crossover(cx),
             What::Training => training(cx),
             What::Rest => Ok(vec![match &cx.meter {
                 Ok(meter) => energy("energy/at rest", Unit::Watts, meter.at_rest().map(|w| vec![w])),
@@ -299,9 +326,7 @@ fn model(
 
 /// A decoder with random weights: tokens, prompts, and the energy of a token.
 fn decode(cx: &Context, name: &str, bytes: &[u8], precision: Precision) -> Result<Vec<Reading>, Error> {
-    let path: PathBuf = cx.folder.path().join("model.onnx");
-    wgfc::output::write_whole(&path, bytes)?;
-    let decoder = Decoder::open(&path)?.with_random_weights()?;
+    let decoder = cx.decoder(bytes)?;
     let (tokens, prompts): (usize, &[usize]) = if cx.small() { (16, &[16]) } else { (512, &[64, 512]) };
     let options = GeneratorOptions {
         capacity: if cx.small() { 128 } else { 1024 },
