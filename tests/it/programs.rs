@@ -243,20 +243,31 @@ fn kernels_of_torch_give_its_results() {
     give_the_results_of_torch(&files, &quick_adapters());
 }
 
-/// Three training steps of a small transformer (`fixtures/torch/attention_step.py`), each starting from the
-/// states of the previous one.
+/// Three training steps of a small transformer, as autograd runs it and in core ATen.
 #[test]
 fn training_steps_with_attention_go_as_in_torch() {
-    let array = |name: &str| npy::read(&torch(&format!("attention_step.{name}.npy"))).unwrap();
+    let tokens = |n: &[f64], shape| Tensor::from_i64(shape, &n.iter().map(|t| *t as i64).collect::<Vec<_>>());
+    steps_go_as_in_torch("attention_step", &["attention_step.pt2", "attention_step.core.pt2"], &tokens);
+}
+
+/// Three training steps of a renderer of Gaussians.
+#[test]
+fn training_steps_of_gaussians_go_as_in_torch() {
+    let pixels = |n: &[f64], shape| Tensor::from_f32(shape, &n.iter().map(|t| *t as f32).collect::<Vec<_>>());
+    steps_go_as_in_torch("gaussians_step", &["gaussians_step.pt2"], &pixels);
+}
+
+/// Runs the training steps that `fixtures/torch/NAME.py` wrote, each from the states of the one before, on the evaluator and on adapters. The batches
+/// are in `NAME.x.npy`.
+fn steps_go_as_in_torch(name: &str, programs: &[&str], batch: &dyn Fn(&[f64], Vec<usize>) -> Tensor) {
+    let array = |part: &str| npy::read(&torch(&format!("{name}.{part}.npy"))).unwrap();
     let numbers = |t: &Tensor| -> Vec<f64> { t.scalars().unwrap().into_iter().map(|s| s.as_f64()).collect() };
     let (x, losses, wanted) = (array("x"), array("losses"), array("states"));
-    let (tokens, shape) = (numbers(&x), x.shape[1..].to_vec());
-    let count = shape.iter().product();
-    let batches: Vec<BTreeMap<String, Tensor>> = tokens
-        .chunks(count)
+    let shape = x.shape[1..].to_vec();
+    let batches: Vec<BTreeMap<String, Tensor>> = numbers(&x)
+        .chunks(shape.iter().product())
         .map(|b| {
-            let ids: Vec<i64> = b.iter().map(|t| *t as i64).collect();
-            let x = Tensor::from_i64(shape.clone(), &ids);
+            let x = batch(b, shape.clone());
             [("x".to_owned(), x), ("rate".to_owned(), Tensor::from_f32(vec![], &[1e-2]))].into()
         })
         .collect();
@@ -269,7 +280,7 @@ fn training_steps_with_attention_go_as_in_torch() {
         let all = Tensor::from_f32(vec![all.len()], &all);
         equal(&all, &wanted, close).unwrap_or_else(|e| panic!("{what}: states: {e}"));
     };
-    for name in ["attention_step.pt2", "attention_step.core.pt2"] {
+    for name in programs {
         let model = ModelFile::open(&torch(name)).unwrap();
         let graph = model.import(&Options::default()).unwrap().graph;
         let (mut states, mut found) = (StateValues::default(), vec![]);

@@ -49,8 +49,30 @@ const SMALL_DECODER: &[u8] = include_bytes!("../../../fixtures/small/decoder/mod
 const SHORT_DECODER: &[u8] = include_bytes!("../../../fixtures/qwen2-2l.onnx");
 const DECODER: &[u8] = include_bytes!("../../../fixtures/qwen2.5-0.5b.onnx");
 const DECODER_4_BITS: &[u8] = include_bytes!("../../../fixtures/qwen2.5-0.5b-q4f16.onnx");
-/// A step of training a sparse autoencoder of 768 by 12,288 with Adam.
-const STEP: &[u8] = include_bytes!("../../../fixtures/torch/sae_step.pt2");
+/// A training step with Adam.
+pub struct Step {
+    name: &'static str,
+    program: &'static [u8],
+    /// The numbers of a row of data.
+    width: usize,
+    /// The rows of a step, and those where models are small.
+    batch: [usize; 2],
+}
+/// A sparse autoencoder, and a renderer whose Gaussians learn a picture of 256 by 256 pixels.
+const STEPS: [Step; 2] = [
+    Step {
+        name: "autoencoder 768 x 12288",
+        program: include_bytes!("../../../fixtures/torch/sae_step.pt2"),
+        width: 768,
+        batch: [4096, 16],
+    },
+    Step {
+        name: "256 Gaussians",
+        program: include_bytes!("../../../fixtures/torch/gaussians_step.pt2"),
+        width: 5,
+        batch: [65_536, 256],
+    },
+];
 
 /// The device of the tasks, and their settings.
 pub struct Context {
@@ -80,7 +102,7 @@ enum What {
     Fusion(&'static str, &'static [u8]),
     Evolution(&'static Evolution),
     Crossover,
-    Training,
+    Training(&'static Step),
     Rest,
 }
 
@@ -166,11 +188,11 @@ pub fn all(cx: &Context) -> Result<Vec<Task>, Error> {
     for e in EVOLUTIONS.iter().take(if cx.quick { 1 } else { EVOLUTIONS.len() }) {
         all.push(task(&format!("evolution/{}", e.name), What::Evolution(e)));
     }
-    all.extend([
-        task("crossover", What::Crossover),
-        task("training", What::Training),
-        task("energy", What::Rest),
-    ]);
+    all.push(task("crossover", What::Crossover));
+    for step in &STEPS {
+        all.push(task(&format!("training/{}", step.name), What::Training(step)));
+    }
+    all.push(task("energy", What::Rest));
     Ok(all)
 }
 
@@ -191,7 +213,7 @@ impl Task {
             What::Fusion(name, bytes) => experiments::fusion(cx, name, &cx.decoder(bytes)?),
             What::Evolution(e) => experiments::evolution(cx, e),
             What::Crossover => experiments::crossover(cx),
-            What::Training => training(cx),
+            What::Training(step) => training(cx, step),
             What::Rest => Ok(vec![match &cx.meter {
                 Ok(meter) => energy("energy/at rest", Unit::Watts, meter.at_rest().map(|w| vec![w])),
                 Err(why) => energy("energy/at rest", Unit::Watts, Err(why.clone())),
@@ -444,11 +466,13 @@ fn simulation(cx: &Context, w: &'static Workload) -> Result<Vec<Reading>, Error>
     Ok(out)
 }
 
-fn training(cx: &Context) -> Result<Vec<Reading>, Error> {
-    let (batch, steps) = if cx.small() { (16, 4) } else { (4096, 40) };
-    let file = ModelFile::of_bytes(Arc::new(STEP));
+fn training(cx: &Context, step: &'static Step) -> Result<Vec<Reading>, Error> {
+    let [whole, little] = step.batch;
+    let (batch, steps) = if cx.small() { (little, 4) } else { (whole, 40) };
+    let file = ModelFile::of_bytes(Arc::new(step.program));
+    let rows = random::tensor(wgfc::DType::F32, vec![2 * batch, step.width], "x", 1);
     let training = Training {
-        data: [("x".to_owned(), random::tensor(wgfc::DType::F32, vec![2 * batch, 768], "x", 1))].into(),
+        data: [("x".to_owned(), rows)].into(),
         inputs: [("rate".to_owned(), Tensor::from_f32(vec![], &[1e-4]))].into(),
         batch: Some(batch),
         seed: Some(1),
@@ -465,7 +489,7 @@ fn training(cx: &Context) -> Result<Vec<Reading>, Error> {
     let pairs = ends[ends.len().min(1)..].iter().step_by(2).collect::<Vec<_>>();
     let times = pairs.windows(2).map(|p| (*p[1] - *p[0]).as_secs_f64() / 2.0).collect();
     Ok(vec![Reading::new(
-        format!("training/autoencoder 768 x 12288, batch {batch}, a step"),
+        format!("training/{}, batch {batch}, a step", step.name),
         Unit::Seconds,
         Better::Less,
         times,
