@@ -82,10 +82,12 @@ class Graph:
         ports = [info(n, t, s) for n, t, s in self.inputs], [info(n, t, s) for n, t, s, _ in outputs]
         return helper.make_graph(self.nodes, self.name, *ports, constants)
 
-    def model(self, outputs, defaults=(), opset=20):
+    def model(self, outputs, defaults=(), opset=20, whole=True):
+        """Checks the model, if it is whole: one whose weights are in a file that is not there cannot be checked."""
         opsets = [helper.make_opsetid("", opset)]
         model = helper.make_model(self.proto(outputs, defaults), opset_imports=opsets, ir_version=9)
-        onnx.checker.check_model(model, full_check=True)
+        if whole:
+            onnx.checker.check_model(model, full_check=True)
         return model
 
 

@@ -126,6 +126,14 @@ fn evolutions() {
     check_all("evolutions", &folders);
 }
 
+/// A diffusion model: a U-Net in the loop of a sampler.
+#[test]
+fn diffusion() {
+    let folders = Folder::all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/diffusion"));
+    assert!(!folders.is_empty(), "fixtures/diffusion is part of the repository");
+    check_all("diffusion", &folders);
+}
+
 #[test]
 fn real_models() {
     let root = crate::folder("WGFC_MODELS", "target/models");

@@ -5,7 +5,7 @@ use super::tasks::Context;
 use crate::cli::bench::WARM_UP;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
-use wgfc::compiler::options::{Fusion, Technique};
+use wgfc::compiler::options::{Fusion, Precision, Technique};
 use wgfc::generate::{Generator, GeneratorOptions, Request};
 use wgfc::ir::Scalar;
 use wgfc::random::Rng;
@@ -172,6 +172,43 @@ pub fn evolution(cx: &Context, e: &Evolution) -> Result<Vec<Reading>, Error> {
         false => Reading::new(id("generations until then"), Unit::One, Better::Less, needed),
     });
     Ok(out)
+}
+
+/// A U-Net of Stable Diffusion 1.5's size with its sampler, and a narrow one.
+const UNET: &[u8] = include_bytes!("../../../fixtures/unet.onnx");
+const NARROW_UNET: &[u8] = include_bytes!("../../../fixtures/diffusion/narrow/model.onnx");
+/// The steps of the sampler.
+const SAMPLED: usize = 4;
+
+/// A picture of a diffusion model: all steps of the sampler in one run.
+pub fn diffusion(cx: &Context, name: &str, precision: Precision) -> Result<Vec<Reading>, Error> {
+    let bytes = if cx.small() { NARROW_UNET } else { UNET };
+    let file = ModelFile::of_bytes(std::sync::Arc::new(bytes)).with_random_weights()?;
+    let mut options = Options { precision, ..cx.options() };
+    options.dims.insert("steps".to_owned(), SAMPLED as i64);
+    let mut model = Model::compile_for(cx.gpu.clone(), &file, &options)?;
+    let mut inputs: BTreeMap<String, Tensor> = BTreeMap::new();
+    for p in model.inputs().iter().filter(|p| &*p.name != "schedule") {
+        let shape = p.shape.iter().map(|d| d.as_const().unwrap_or(1).max(0) as usize).collect();
+        inputs.insert(p.name.to_string(), random::tensor(p.dtype, shape, &p.name, 1));
+    }
+    // The time of each step, and the shares of the picture before and after it.
+    let row = |i: usize| {
+        let share = |i: usize| (0.1 + 0.8 * i as f32 / SAMPLED as f32).min(0.99);
+        [(1000 * (SAMPLED - i) / SAMPLED) as f32, share(i), share(i + 1)]
+    };
+    let schedule: Vec<f32> = (0..SAMPLED).flat_map(row).collect();
+    inputs.insert("schedule".to_owned(), Tensor::from_f32(vec![SAMPLED, 3], &schedule));
+    let mut times = vec![];
+    for _ in 0..if cx.small() { 3 } else { 12 } {
+        let started = Instant::now();
+        model.run(&inputs)?;
+        times.push(started.elapsed().as_secs_f64());
+    }
+    // The first runs wait for memory, and for the device's clock.
+    let times = times.split_off(if cx.small() { 1 } else { 3 });
+    let id = format!("diffusion/{name}/{SAMPLED} steps with guidance");
+    Ok(vec![Reading::new(id, Unit::Seconds, Better::Less, times)])
 }
 
 /// A network of two layers, 13 by 7 by 5.

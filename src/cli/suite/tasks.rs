@@ -101,6 +101,7 @@ enum What {
     Loop(&'static Workload),
     Fusion(&'static str, &'static [u8]),
     Evolution(&'static Evolution),
+    Diffusion(&'static str, Precision),
     Crossover,
     Training(&'static Step),
     Rest,
@@ -188,6 +189,13 @@ pub fn all(cx: &Context) -> Result<Vec<Task>, Error> {
     for e in EVOLUTIONS.iter().take(if cx.quick { 1 } else { EVOLUTIONS.len() }) {
         all.push(task(&format!("evolution/{}", e.name), What::Evolution(e)));
     }
+    let unets: &[(&str, Precision)] = match cx.small() {
+        true => &[("narrow f32", Precision::F32)],
+        false => &[("860 M parameters f32", Precision::F32), ("860 M parameters f16", Precision::F16)],
+    };
+    for (name, precision) in unets.iter().filter(|_| !cx.quick) {
+        all.push(task(&format!("diffusion/{name}"), What::Diffusion(name, *precision)));
+    }
     all.push(task("crossover", What::Crossover));
     for step in &STEPS {
         all.push(task(&format!("training/{}", step.name), What::Training(step)));
@@ -212,6 +220,7 @@ impl Task {
             What::Loop(w) => simulation(cx, w),
             What::Fusion(name, bytes) => experiments::fusion(cx, name, &cx.decoder(bytes)?),
             What::Evolution(e) => experiments::evolution(cx, e),
+            What::Diffusion(name, precision) => experiments::diffusion(cx, name, *precision),
             What::Crossover => experiments::crossover(cx),
             What::Training(step) => training(cx, step),
             What::Rest => Ok(vec![match &cx.meter {
