@@ -37,6 +37,7 @@ pub mod stats;
 pub mod tensor;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
+pub mod timeline;
 mod timestamps;
 mod upload;
 mod wait;

@@ -1,6 +1,7 @@
 //! Profiles: the time of each dispatch, of recording, of submission and of whole runs.
 
 use crate::error::RunError;
+use crate::gpu::Gpu;
 use crate::platform::now;
 use crate::session::{Prepared, Session, Value};
 use crate::stats::Estimate;
@@ -244,7 +245,7 @@ impl Session {
 }
 
 /// The timestamps of a run's dispatches.
-struct Queries {
+pub(crate) struct Queries {
     timestamps: Timestamps,
     /// Whether timestamps are written between the dispatches of one pass; otherwise each dispatch has a pass with timestamps
     /// around it.
@@ -252,10 +253,53 @@ struct Queries {
 }
 
 impl Queries {
-    async fn new(session: &Session, dispatches: usize) -> Result<Queries, RunError> {
+    pub(crate) async fn new(session: &Session, dispatches: usize) -> Result<Queries, RunError> {
         let inside = session.gpu.profile().timestamps_in_pass;
         let count = if inside { dispatches + 1 } else { 2 * dispatches } as u32;
         Ok(Queries { timestamps: Timestamps::new(&session.gpu, count).await?, inside })
+    }
+
+    /// Records a run with its timestamps.
+    pub(crate) fn record(&self, session: &Session, prepared: &Prepared, encoder: &mut wgpu::CommandEncoder) {
+        if let (true, Some(last)) = (self.inside, prepared.segments().last()) {
+            for segment in prepared.segments() {
+                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+                let mut current = None;
+                for i in segment.dispatches.clone() {
+                    let (set, index) = self.timestamps.at(i as u32);
+                    pass.write_timestamp(set, index);
+                    session.record_dispatch(&prepared.dispatches[i], &mut current, &mut pass);
+                }
+                if std::ptr::eq(segment, last) {
+                    let (set, index) = self.timestamps.at(prepared.dispatches.len() as u32);
+                    pass.write_timestamp(set, index);
+                }
+                drop(pass);
+                session.record_sizes(segment, encoder);
+            }
+        } else {
+            for segment in prepared.segments() {
+                for i in segment.dispatches.clone() {
+                    let timestamp_writes = Some(self.timestamps.around(i as u32));
+                    let mut pass = encoder
+                        .begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
+                    session.record_dispatch(&prepared.dispatches[i], &mut None, &mut pass);
+                }
+                session.record_sizes(segment, encoder);
+            }
+        }
+        self.timestamps.resolve(encoder);
+    }
+
+    /// The ticks with which each dispatch of the run began and ended.
+    pub(crate) async fn ticks(&self, gpu: &Gpu) -> Result<Vec<[u64; 2]>, RunError> {
+        let ticks = self.timestamps.read(gpu).await?;
+        let pair = |w: &[u64]| [w[0], w[1]];
+        Ok(if self.inside {
+            ticks.windows(2).map(pair).collect()
+        } else {
+            ticks.chunks_exact(2).map(pair).collect()
+        })
     }
 
     /// Nanoseconds of each dispatch in one run.
@@ -263,45 +307,10 @@ impl Queries {
         let gpu = &session.gpu;
         gpu.scoped("running the plan with timestamps", || {
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            if let (true, Some(last)) = (self.inside, prepared.segments().last()) {
-                for segment in prepared.segments() {
-                    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-                    let mut current = None;
-                    for i in segment.dispatches.clone() {
-                        let (set, index) = self.timestamps.at(i as u32);
-                        pass.write_timestamp(set, index);
-                        session.record_dispatch(&prepared.dispatches[i], &mut current, &mut pass);
-                    }
-                    if std::ptr::eq(segment, last) {
-                        let (set, index) = self.timestamps.at(prepared.dispatches.len() as u32);
-                        pass.write_timestamp(set, index);
-                    }
-                    drop(pass);
-                    session.record_sizes(segment, &mut encoder);
-                }
-            } else {
-                for segment in prepared.segments() {
-                    for i in segment.dispatches.clone() {
-                        let timestamp_writes = Some(self.timestamps.around(i as u32));
-                        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
-                            label: None,
-                            timestamp_writes,
-                        });
-                        session.record_dispatch(&prepared.dispatches[i], &mut None, &mut pass);
-                    }
-                    session.record_sizes(segment, &mut encoder);
-                }
-            }
-            self.timestamps.resolve(&mut encoder);
+            self.record(session, prepared, &mut encoder);
             gpu.queue().submit([encoder.finish()]);
         })
         .await?;
-        let ticks = self.timestamps.read(gpu).await?;
-        let ns = |w: &[u64]| between(gpu, w);
-        Ok(if self.inside {
-            ticks.windows(2).map(ns).collect()
-        } else {
-            ticks.chunks_exact(2).map(ns).collect()
-        })
+        Ok(self.ticks(gpu).await?.iter().map(|w| between(gpu, w)).collect())
     }
 }

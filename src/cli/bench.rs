@@ -7,6 +7,7 @@ use super::inside::Cost;
 use super::load::{Fixed, Loaded, load};
 use super::profile::{self, estimate_json, estimate_text, ns_text};
 use super::terminal::Terminal;
+use super::trace::{self, Shares};
 use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -100,6 +101,10 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     if let Some(file) = &a.csv {
         output::write_whole(file, profile::csv(&profile).as_bytes())?;
     }
+    let traced = match &a.trace {
+        Some(file) => Some(write_trace(file, path, &mut model, &tensors)?),
+        None => None,
+    };
     let session = model.session().ok_or_else(|| Error::Internal("a profile without a device".into()))?;
     let (place, program) = (&session.gpu().summary().name, session.program());
     if t.json {
@@ -112,6 +117,9 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
             "warm_up": warm_up,
             "relative_errors": errors,
             "profile": profile::json(&profile),
+            "timeline": traced.as_ref().map(|s| serde_json::json!({
+                "runs": TRACED, "ns": s.ns, "processor": s.processor, "device": s.device, "both": s.both,
+            })),
             "looking_inside": cost.as_ref().map(Cost::json),
         }));
         return Ok(());
@@ -131,6 +139,16 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         s += &format!("  fewer than {} runs: --budget is {} s\n", a.runs, a.budget);
     }
     s += &profile::text(&profile);
+    if let (Some(of), Some(file)) = (&traced, &a.trace) {
+        s += &format!(
+            "\n  {}: {TRACED} runs in {}, submitted without waiting: the processor is at work for {:.0} % of it, the device for {:.0} %, both for {:.0} %\n",
+            file.display(),
+            ns_text(of.ns),
+            100.0 * of.processor,
+            100.0 * of.device,
+            100.0 * of.both
+        );
+    }
     s += &cost.map(|c| c.text()).unwrap_or_default();
     for (name, e) in errors.iter().flatten() {
         s += &format!("  {name}: relative error {e:.1e} against the reference evaluator\n");
@@ -138,6 +156,25 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     s += &profile::by_kernel(&profile);
     t.print(&s);
     Ok(())
+}
+
+/// The runs of a timeline.
+const TRACED: usize = 5;
+
+/// Writes a timeline to a file.
+fn write_trace(
+    file: &Path,
+    path: &Path,
+    model: &mut Model,
+    tensors: &BTreeMap<String, Tensor>,
+) -> Result<Shares, Error> {
+    let named: Vec<(&str, Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let session =
+        model.session_for(tensors)?.ok_or_else(|| Error::Internal("a timeline without a device".into()))?;
+    let timeline = session.timeline_blocking(&named, TRACED).map_err(device_error)?;
+    let text = trace::events(&timeline, &shown(path).to_string(), &session.gpu().summary().name);
+    output::write_whole(file, text.as_bytes())?;
+    Ok(Shares::of(&timeline))
 }
 
 /// ‖a − b‖ / ‖b‖ for each output a and the evaluator's result b.

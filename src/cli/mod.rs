@@ -49,6 +49,7 @@ mod speculation;
 mod suite;
 mod terminal;
 mod timings;
+mod trace;
 mod train;
 mod tune;
 

@@ -27,6 +27,23 @@ fn models_are_measured() {
     let at = |k: &str| wall[k].as_f64().unwrap();
     assert!(0.0 < at("low") && at("low") <= at("median") && at("median") <= at("high"), "{wall}");
 
+    let v = bench(&format!("{run}|--trace|t.json|--json")).exits(0).json();
+    let share = |of: &str| v["timeline"][of].as_f64().unwrap();
+    assert!(share("both") <= share("device") + 1e-9 && share("device") <= 1.0 + 1e-9, "{v}");
+    let trace: Value = serde_json::from_slice(&std::fs::read(d.path().join("t.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |thread: i64| events.iter().filter(|e| e["ph"] == "X" && e["tid"] == thread).collect::<Vec<_>>();
+    assert_eq!(of(1).len(), 5 * 3, "binding, recording and submission of five runs");
+    assert_eq!(of(2).len(), 5 * dispatches.len());
+    // No dispatch begins before its run is recorded, but for what the two clocks may be apart.
+    let number = |e: &Value, key: &str| e[key].as_f64().unwrap();
+    let slack = number(&trace["otherData"], "device_uncertainty_us") + 1.0;
+    for e in of(2) {
+        let mut recorded =
+            of(1).into_iter().filter(|p| p["name"] == "record" && p["args"]["run"] == e["args"]["run"]);
+        assert!(number(e, "ts") + slack >= recorded.next().map_or(0.0, |r| number(r, "ts")), "{e}");
+    }
+
     wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
     bench("out|--random-inputs|--dim|batch=1|--runs|2|--warm-up|1").exits(0).prints("where the time goes");
     bench("out|--random-inputs|--dim|batch=1|--check").exits(1).says("--check has no effect");

@@ -15,7 +15,7 @@ use std::path::PathBuf;
     after_help = "\
 Examples:
   wgfc bench resnet50.onnx --random-weights --random-inputs --dim batch=1
-  wgfc bench out/ --input x=random:7 --dim batch=32 --runs 100 --csv dispatches.csv
+  wgfc bench out/ --input x=random:7 --dim batch=32 --runs 100 --csv dispatches.csv --trace trace.json
   wgfc bench decode qwen2.5-0.5b.onnx --random-weights --past 64 --past 2048
   wgfc bench perplexity qwen2.5-0.5b/ --text wiki.txt --weights q4
   wgfc bench loops portfolio --steps 500,1500,5000
@@ -58,6 +58,9 @@ pub struct BenchArgs {
     /// Write a row for each dispatch
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+    /// Write a timeline of some runs, of the processor and of the device, to this file, for ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
 }
 
 /// The other measurements of `wgfc bench`.

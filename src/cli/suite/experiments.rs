@@ -1,5 +1,5 @@
-//! The experiments of papers that are repeated: what each technique of fusion gains a decoder, evolutions that run whole on the device, and from
-//! which batch on the device is faster than the processor.
+//! The experiments of papers that are repeated: what each technique of fusion gains a decoder, evolutions that run whole on the device, a diffusion model
+//! with its sampler, and from which batch on the device is faster than the processor.
 
 use super::tasks::Context;
 use crate::cli::bench::WARM_UP;
@@ -25,6 +25,9 @@ const VARIANTS: [Variant; 8] = [
     ("no fusion", Fusion::None, None),
 ];
 
+/// The first tokens, which come with the prompt and fill what runs ahead.
+const FILLING: usize = 4;
+
 /// What the techniques of fusion gain: a decoder without one at a time, and one whose logits come to the host for the choice of a token.
 pub fn fusion(cx: &Context, name: &str, decoder: &Decoder) -> Result<Vec<Reading>, Error> {
     let (capacity, prompt, tokens) = if cx.small() { (128, 16, 12) } else { (1024, 64, 200) };
@@ -48,13 +51,15 @@ pub fn fusion(cx: &Context, name: &str, decoder: &Decoder) -> Result<Vec<Reading
         while !cx.small() && warm.elapsed().as_secs_f64() < WARM_UP {
             times(&mut g, prompt, 1, false)?;
         }
-        let first = (0..if cx.small() { 3 } else { 10 })
-            .map(|_| times(&mut g, prompt, 1, false).map(|t| t[0]))
-            .collect::<Result<Vec<f64>, Error>>()?;
+        let mut first = vec![];
+        for _ in 0..if cx.small() { 3 } else { 10 } {
+            first.extend(times(&mut g, prompt, 1, false)?);
+        }
         out.push(Reading::new(id("first token"), Unit::Seconds, Better::Less, first));
         let mut row = |part: &str, on_host: bool| {
-            let each = times(&mut g, prompt, tokens, on_host)?;
-            out.push(Reading::new(id(part), Unit::Seconds, Better::Less, each[4..].to_vec()));
+            let mut all = times(&mut g, prompt, tokens, on_host)?;
+            let each = all.split_off(all.len().min(FILLING));
+            out.push(Reading::new(id(part), Unit::Seconds, Better::Less, each));
             Ok::<(), Error>(())
         };
         row("a token", false)?;
@@ -70,7 +75,8 @@ fn times(g: &mut Generator, prompt: usize, tokens: usize, on_host: bool) -> Resu
     g.reset()?;
     let vocabulary = g.vocabulary().max(1);
     let ids: Vec<i64> = (0..prompt).map(|i| (i % vocabulary) as i64).collect();
-    let request = Request { max_new_tokens: tokens + usize::from(tokens > 1) * 4, ..Request::default() };
+    let more = if tokens > 1 { FILLING } else { 0 };
+    let request = Request { max_new_tokens: tokens + more, ..Request::default() };
     let mut before = Instant::now();
     let mut stream = g.generate(&ids, &request)?;
     if on_host {

@@ -7,6 +7,7 @@ use crate::plans::Plans;
 use crate::profile::{Pace, Profile};
 use crate::session::{Encoded, Finished, Session, SessionOptions, Staging, Started, Stream, Value};
 use crate::tensor::DeviceTensor;
+use crate::timeline::Timeline;
 use std::collections::BTreeMap;
 use wgfc_program::{Bundle, DType, Program, Tensor};
 
@@ -178,6 +179,14 @@ impl Session {
     /// [`Session::profile`] for callers without an executor.
     pub fn profile_blocking(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
         pollster::block_on(self.profile(inputs, runs))
+    }
+    /// [`Session::timeline`] for callers without an executor.
+    pub fn timeline_blocking(
+        &mut self,
+        inputs: &[(&str, Tensor)],
+        runs: usize,
+    ) -> Result<Timeline, RunError> {
+        pollster::block_on(self.timeline(inputs, runs))
     }
     /// [`Session::profile_paced`] for callers without an executor.
     pub fn profile_paced_blocking(
