@@ -25,6 +25,7 @@ from wgfc._errors import (
     ModelError,
     UnsupportedError,
 )
+from wgfc._suite import bench_suite
 from wgfc._wgfc import (
     Adapter,
     Decoder,
@@ -66,6 +67,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "adapters",
+    "bench_suite",
     "compile",
     "export",
     "load",
