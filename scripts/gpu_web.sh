@@ -7,6 +7,7 @@
 #   scripts/gpu_web.sh cases                   and runs all cases and checks, without and with f16 and subgroups
 #   scripts/gpu_web.sh bench                   and measures what pages do, beside the command line; JSON files in $OUT, and tables: of programs
 #                                              for every device (NAME), and for this one as the page measures it (NAME-measured)
+#   scripts/gpu_web.sh suite                   and measures the engines and the command line as `wgfc bench suite` does, with a report in $OUT
 #
 # The GPU machine needs Vulkan, bash, tar and xz, and this repository's files at the same commit. `pack` takes node and Chromium's headless
 # shell from Debian, Dawn and Deno from npm, and the command line from target/release/wgfc; Chromium is in pieces of 32 MB. Dawn offers f16 on
@@ -14,7 +15,7 @@
 # (target/web/gpu).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-what=${1:?pack, unpack, cases or bench}
+what=${1:?pack, unpack, cases, bench or suite}
 toggles=${DAWN_TOGGLES-vulkan_enable_f16_on_nvidia}
 work=$(realpath -m "${WGFC_WORK:-target/web/gpu}")
 models=(
@@ -232,12 +233,35 @@ bench() {
     "$work/node" web/engines/table.mjs "$OUT"/{native,chromium,dawn,deno,ort}-*.json | tee "$OUT/tables.md"
 }
 
+# Programs for this device as the page measures it, and records of all engines with rows of the same names.
+suite() {
+    export WGFC_PLANS=$work/suite/
+    mkdir -p "$WGFC_PLANS" "${OUT:=$work/out}"
+    local first profile=$OUT/profile.json
+    read -r first _ <<<"$(engines | tr '\n' ' ')"
+    under "$first" bench --json "$profile" measure
+    for model in "${models[@]}"; do
+        read -r name _ options <<<"$model"
+        # shellcheck disable=SC2086
+        compile "$name" "$name" $options --profile "$profile"
+    done
+    for decoder in "${decoders[@]}"; do
+        read -r name fixture options <<<"$decoder"
+        # shellcheck disable=SC2086
+        compile "$name" "$fixture" $options --generate --profile "$profile"
+    done
+    "$work/wgfc" bench suite -o "$OUT/native-suite.json"
+    for engine in $(engines); do under "$engine" suite "$OUT/$engine-suite.json" || true; done
+    shopt -s nullglob
+    "$work/wgfc" bench report "$OUT"/{native,chromium,dawn,deno}-suite.json -o "$OUT/suite.html" --markdown "$OUT/suite.md"
+}
+
 shift
 case $what in
     pack | unpack) "$what" "${@:?a folder}" ;;
-    cases | bench) "$what" ;;
+    cases | bench | suite) "$what" ;;
     *)
-        echo "error: $what is none of pack, unpack, cases and bench" >&2
+        echo "error: $what is none of pack, unpack, cases, bench and suite" >&2
         exit 1
         ;;
 esac

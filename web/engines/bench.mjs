@@ -62,7 +62,7 @@ if (result.profile) console.log(`measured in ${result.seconds.toFixed(1)} s: ${J
 for (const [mode, parts] of Object.entries(result.dispatch ?? {}))
   console.log(`${mode.padEnd(44)}${Object.entries(parts).map(([p, us]) => `${p} ${us.toFixed(2).padStart(6)}`).join("  ")} µs`);
 for (const [name, us] of Object.entries(result.calls ?? {})) console.log(`${name.padEnd(44)}${us.toFixed(1)} µs`);
-for (const { name, ...row } of result.rows ?? []) console.log(name, JSON.stringify(row));
+for (const { name, all, rates, firsts, ...row } of result.rows ?? []) console.log(name, JSON.stringify(row));
 // A profile is a file of its own, which `wgfc compile --profile` takes.
 if (flags.json) writeFileSync(flags.json, `${JSON.stringify(result.profile ?? result, null, 1)}\n`);
 await close();

@@ -24,13 +24,13 @@ export async function waitedFor(run, seconds) {
     await run();
     all.push(performance.now() - start);
   }
-  return { ms: median(all), runs: all.length };
+  return { ms: median(all), runs: all.length, all };
 }
 
 const idle = (device) => soon(device, device.queue.onSubmittedWorkDone(), 64);
 
-/** Microseconds for each dispatch, by mode: `wall`, and its parts `encode`, `finish`, `submit`. Medians of `iterations`. */
-export async function dispatches(device, iterations = 40) {
+/** Microseconds for each dispatch, by mode: `wall`, and its parts `encode`, `finish`, `submit`. Medians of `iterations`, of which `samples` gets all. */
+export async function dispatches(device, iterations = 40, samples = {}) {
   const module = device.createShaderModule({ code: WGSL });
   const layout = device.createBindGroupLayout({
     entries: ["read-only-storage", "storage"].map((type, binding) => ({ binding, visibility: 4, buffer: { type } })),
@@ -86,7 +86,8 @@ export async function dispatches(device, iterations = 40) {
     for (let i = 0; i < 5; i++) await once(mode);
     const all = [];
     for (let i = 0; i < iterations; i++) all.push(await once(mode));
-    out[name] = Object.fromEntries(Object.keys(all[0]).map((part) => [part, (1000 * median(all.map((t) => t[part]))) / COUNT]));
+    samples[name] = all.map((t) => Object.fromEntries(Object.entries(t).map(([part, ms]) => [part, (1000 * ms) / COUNT])));
+    out[name] = Object.fromEntries(Object.keys(all[0]).map((part) => [part, median(samples[name].map((t) => t[part]))]));
   }
   for (const b of buffers) b.destroy();
   return out;

@@ -24,7 +24,8 @@ export async function decode(address, { past = 64, tokens = 192, rounds = 3, cap
     await once();
     const all = [];
     for (let i = 0; i < rounds; i++) all.push(await once());
-    return { perSecond: median(all.map((r) => r.perSecond)), first: median(all.map((r) => r.first)), all: all.map((r) => [Math.round(r.perSecond), Number(r.first.toFixed(1))]), loaded, ids: all[0].ids.slice(0, 8), last: all[0].ids.at(-1) };
+    const [rates, firsts] = [all.map((r) => r.perSecond), all.map((r) => r.first)];
+    return { rates, firsts, perSecond: median(rates), first: median(all.map((r) => r.first)), all: all.map((r) => [Math.round(r.perSecond), Number(r.first.toFixed(1))]), loaded, ids: all[0].ids.slice(0, 8), last: all[0].ids.at(-1) };
   } finally {
     generator.dispose();
   }
@@ -41,7 +42,7 @@ export async function times(source, inputs, { seconds = 1, device, ...options } 
     const given = Object.fromEntries(inputs.map(({ name, dtype, shape, value }) => [name, filled(dtype, shape, value)]));
     const first = await model.run(given);
     const firstMs = performance.now() - start;
-    const { ms, runs } = await waitedFor(() => model.run(given), seconds);
+    const { ms, runs, all } = await waitedFor(() => model.run(given), seconds);
     const [flight, count] = [[], Math.max(8, Math.ceil((500 * seconds) / ms))];
     const begin = performance.now();
     for (let i = 0; i < count; i++) {
@@ -51,7 +52,7 @@ export async function times(source, inputs, { seconds = 1, device, ...options } 
     await Promise.all(flight);
     const row = (performance.now() - begin) / count;
     const [output] = Object.values(first);
-    return { ms, row, first: firstMs, runs, sum: Array.from(output.data).reduce((s, v) => s + Number(v), 0) };
+    return { ms, all, row, first: firstMs, runs, sum: Array.from(output.data).reduce((s, v) => s + Number(v), 0) };
   } finally {
     model.dispose();
   }
