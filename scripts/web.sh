@@ -50,7 +50,7 @@ WGFC=../target/debug/wgfc node --test --test-timeout 120000 test/serve.mjs
 node --test --test-timeout 300000 --test-concurrency 1 test/compile.mjs test/install.mjs
 node --test --test-timeout 900000 test/browser.mjs
 node --test --test-timeout 60000 test/example.mjs
-# What an engine measures of itself is a record that the command line reads.
+# Records that engines make of themselves can be read by the command line.
 node engines/suite.mjs --browser --quick --passes 1 ../target/web/suite.json
 ../target/debug/wgfc bench report ../target/web/suite.json -o ../target/web/suite.html
 [ -n "${WGFC_CASES:-}" ] || node --test test/parity.mjs

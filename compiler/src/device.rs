@@ -44,7 +44,8 @@ pub struct DeviceProfile {
     /// in browsers).
     #[serde(default)]
     pub cooperative_matrix: bool,
-    /// The same with the extension of Chrome, `chromium-experimental-subgroup-matrix`. Kernels use wgpu's if there are both.
+    /// Whether they can with Chrome's extension (`chromium-experimental-subgroup-matrix`). Kernels use wgpu's if there are
+    /// both.
     #[serde(default)]
     pub subgroup_matrix: bool,
     /// The number of iterations after which the driver ends a loop in a kernel, if it does.

@@ -41,16 +41,15 @@ pub fn enabled(text: &str, features: &[String]) -> String {
 /// The text for naga, which supports subgroups but not their directive: it is replaced with spaces. Matrices of
 /// Chrome's extension are written as in wgpu's, the one that naga supports.
 pub fn for_naga(text: &str) -> Cow<'_, str> {
-    let Some((range, _)) = directives(text).find(|(_, name)| *name == "subgroups") else {
-        return text.into();
-    };
-    let mut out = text.to_owned();
-    let blanks = " ".repeat(range.len());
-    out.replace_range(range, &blanks);
-    if directives(text).any(|(_, name)| name == MATRIX_NAMES[0].0) {
-        out = with_cooperative_matrices(&out);
+    let (mut out, mut matrices) = (Cow::from(text), false);
+    for (range, name) in directives(text) {
+        if name == "subgroups" {
+            let blanks = " ".repeat(range.len());
+            out.to_mut().replace_range(range, &blanks);
+        }
+        matrices |= name == MATRIX_NAMES[0].0;
     }
-    out.into()
+    if matrices { with_cooperative_matrices(&out).into() } else { out }
 }
 
 /// The text with Chrome's matrices written as wgpu's: `subgroupMatrixLoad<T, col_major>(&array, place, pitch)` as

@@ -52,7 +52,7 @@ impl Shares {
             _ => 1.0,
         };
         let length = |spans: &[(f64, f64)]| spans.iter().map(|s| s.1 - s.0).sum::<f64>();
-        // What both lanes cover is what they cover together less what at least one covers.
+        // Both cover what their lengths have more than that of the time in which at least one is at work.
         let both = length(&processor) + length(&device) - length(&all);
         Shares { ns, processor: length(&processor) / ns, device: length(&device) / ns, both: both / ns }
     }

@@ -83,6 +83,11 @@ fn check(folder: &Folder, level: Fusion, backend: &Backend) -> Result<(), Failur
 }
 
 fn check_all(test: &str, folders: &[Folder]) {
+    check_at(test, folders, levels);
+}
+
+/// Checks models at the levels of fusion that `of` gives for a backend.
+fn check_at(test: &str, folders: &[Folder], of: fn(&Backend) -> Vec<Fusion>) {
     let backends = Backend::all();
     if backends.is_empty() {
         return crate::skip(test, "there is no adapter");
@@ -91,7 +96,7 @@ fn check_all(test: &str, folders: &[Folder]) {
     for backend in &backends {
         crate::say(format!("{test} on {backend}"));
         for folder in folders.iter().filter(|f| crate::selected(&f.name)) {
-            for level in levels(backend) {
+            for level in of(backend) {
                 if let Err(f) = caught(|| check(folder, level, backend)) {
                     let line = format!("{} {}: {}: {}", folder.name, name(level), f.status(), f.message());
                     crate::say(&line);
@@ -118,12 +123,12 @@ fn simulations() {
     check_all("simulations", &folders);
 }
 
-/// Genetic algorithms: a loop over generations, each of several dispatches.
+/// Genetic algorithms: a loop over generations, each of several dispatches. They run at full fusion alone, without which CartPole's steps are thousands of dispatches.
 #[test]
 fn evolutions() {
     let folders = Folder::all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/evolution"));
     assert!(!folders.is_empty(), "fixtures/evolution is part of the repository");
-    check_all("evolutions", &folders);
+    check_at("evolutions", &folders, |_| vec![Fusion::Full]);
 }
 
 /// A diffusion model: a U-Net in the loop of a sampler.
@@ -131,7 +136,7 @@ fn evolutions() {
 fn diffusion() {
     let folders = Folder::all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/diffusion"));
     assert!(!folders.is_empty(), "fixtures/diffusion is part of the repository");
-    check_all("diffusion", &folders);
+    check_at("diffusion", &folders, |_| vec![Fusion::Full]);
 }
 
 #[test]

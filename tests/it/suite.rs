@@ -148,7 +148,7 @@ fn figures_of_the_report_are_measured() {
         count += 1;
     };
     for line in text.lines() {
-        // What is behind `[` and before `](`, with what is in the parentheses.
+        // A link is the text between `[` and `](`, and what the parentheses have.
         for part in line.split('[').skip(1).filter(|p| p.contains(".json ")) {
             let (text, rest) = part.split_once("](").unwrap();
             link(text, rest.split_once(')').unwrap().0);

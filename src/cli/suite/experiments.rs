@@ -28,7 +28,7 @@ const VARIANTS: [Variant; 8] = [
 /// The first tokens, which come with the prompt and fill what runs ahead.
 const FILLING: usize = 4;
 
-/// What the techniques of fusion gain: a decoder without one at a time, and one whose logits come to the host for the choice of a token.
+/// The gain of the techniques of fusion: a decoder without one at a time, and one whose logits come to the host for the choice of a token.
 pub fn fusion(cx: &Context, name: &str, decoder: &Decoder) -> Result<Vec<Reading>, Error> {
     let (capacity, prompt, tokens) = if cx.small() { (128, 16, 12) } else { (1024, 64, 200) };
     let variants = if cx.small() { &VARIANTS[..2] } else { &VARIANTS[..] };
@@ -94,7 +94,7 @@ fn times(g: &mut Generator, prompt: usize, tokens: usize, on_host: bool) -> Resu
 
 /// A genetic algorithm in fixtures/evolution.
 pub struct Evolution {
-    /// What is optimised.
+    /// The problem.
     pub name: &'static str,
     model: &'static [u8],
     /// The genes of an individual are drawn from minus this number to it.
