@@ -67,7 +67,7 @@ impl Session {
     /// states keep their lengths; other states advance with every run.
     ///
     /// # Errors
-    /// Those of a run.
+    /// The errors of a run.
     pub async fn timeline(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Timeline, RunError> {
         let inputs: Vec<_> = inputs.iter().map(|(n, t)| (*n, Value::Host(t.clone()))).collect();
         let gpu = self.gpu.clone();

@@ -380,7 +380,7 @@ pub struct CompileArgs {
     #[arg(long, value_enum, value_name = "KIND", conflicts_with_all = ["for_device", "adapter"])]
     pub target: Option<TargetArg>,
     /// Let kernels use these features: f16, subgroups (of 32 invocations), subgroups=SIZE, subgroup-matrix (matrix
-    /// units with Chrome's experimental extension, beside the other two)
+    /// units with Chrome's experimental extension, and the other two)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = variant::parse_feature,
         conflicts_with_all = ["for_device", "adapter"])]
     pub features: Vec<FeatureArg>,

@@ -47,7 +47,7 @@ export async function decode(name, folder) {
 }
 
 /** The device as records have it. */
-export async function device_of() {
+export async function deviceOf() {
   const adapter = await adapterOf();
   const { vendor, architecture, device, description } = adapter.info;
   const kind = kindOf(adapter.info);

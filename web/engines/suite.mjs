@@ -58,12 +58,13 @@ for (let pass = 0; pass < Number(flags.passes); pass++) {
   for (const [name, what, ...rest] of tasks) {
     process.stderr.write(`${name} (pass ${pass + 1})\n`);
     const since = performance.now();
-    const missing = (why) => [{ id: `${name}/a run, waited for`, unit: "s", better: "less", missing: why }];
+    const part = { models: "a run, to its outputs", decode: "a token" }[name.split("/")[0]] ?? "wall";
+    const missing = (why) => [{ id: `${name}/${part}`, unit: "s", better: "less", missing: why }];
     passes.at(-1).push(...(what ? await call(what, ...rest).catch((e) => missing(e.message.split("\n")[0])) : missing(`there is no program in ${PLANS}`)));
     done.push({ name, pass, seconds: (performance.now() - since) / 1000 });
   }
 }
-const { name, kind, driver, features, limits } = await call("device_of");
+const { name, kind, driver, features, limits } = await call("deviceOf");
 const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8"));
 const record = {
   version: 1, producer: `wgfc ${version}`, began, quick: flags.quick,

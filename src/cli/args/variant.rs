@@ -19,7 +19,7 @@ pub enum FeatureArg {
     F16,
     /// `subgroups`, each of this size.
     Subgroups(u32),
-    /// `chromium-experimental-subgroup-matrix`.
+    /// `chromium-experimental-subgroup-matrix`, with the f16 and the subgroups that its matrices need.
     SubgroupMatrix,
 }
 
@@ -29,7 +29,10 @@ impl FeatureArg {
         match self {
             FeatureArg::F16 => profile.f16 = true,
             FeatureArg::Subgroups(size) => profile.subgroup = Some(size),
-            FeatureArg::SubgroupMatrix => profile.subgroup_matrix = true,
+            FeatureArg::SubgroupMatrix => {
+                (profile.f16, profile.subgroup_matrix) = (true, true);
+                profile.subgroup.get_or_insert(32);
+            }
         }
     }
 }
@@ -99,6 +102,9 @@ mod tests {
         assert_eq!((v.name.as_str(), v.dims.len()), ("decode", 2));
         assert_eq!(v.features, [FeatureArg::F16, FeatureArg::Subgroups(16)]);
         assert_eq!(parse_variant("any").unwrap().dims, []);
+        let mut profile = DeviceProfile::default();
+        parse_feature("subgroup-matrix").unwrap().add(&mut profile);
+        assert!(profile.has_matrix_units() && profile.subgroup == Some(32));
         for bad in ["", ":seq=1", "a b", "a:seq=x", "a:f64", "a:subgroups=3", "a:f16=1", "a:f16=32", "../x"] {
             assert!(parse_variant(bad).is_err(), "{bad}");
         }

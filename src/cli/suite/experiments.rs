@@ -1,7 +1,7 @@
 //! The experiments of papers that are repeated: what each technique of fusion gains a decoder, evolutions that run whole on the device, a diffusion model
 //! with its sampler, and from which batch on the device is faster than the processor.
 
-use super::tasks::Context;
+use super::tasks::{Context, FILLING, random_inputs};
 use crate::cli::bench::WARM_UP;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -9,6 +9,7 @@ use wgfc::compiler::options::{Fusion, Precision, Technique};
 use wgfc::generate::{Generator, GeneratorOptions, Request};
 use wgfc::ir::Scalar;
 use wgfc::random::Rng;
+use wgfc::runtime::stats::Estimate;
 use wgfc::suite::{Better, Reading, Unit};
 use wgfc::{DType, Decoder, Error, Model, ModelFile, Options, Tensor, random};
 
@@ -25,9 +26,6 @@ const VARIANTS: [Variant; 8] = [
     ("no fusion", Fusion::None, None),
 ];
 
-/// The first tokens, which come with the prompt and fill what runs ahead.
-const FILLING: usize = 4;
-
 /// The gain of the techniques of fusion: a decoder without one at a time, and one whose logits come to the host for the choice of a token.
 pub fn fusion(cx: &Context, name: &str, decoder: &Decoder) -> Result<Vec<Reading>, Error> {
     let (capacity, prompt, tokens) = if cx.small() { (128, 16, 12) } else { (1024, 64, 200) };
@@ -38,9 +36,7 @@ pub fn fusion(cx: &Context, name: &str, decoder: &Decoder) -> Result<Vec<Reading
             capacity,
             fusion: *fusion,
             without: technique.iter().copied().collect::<BTreeSet<_>>(),
-            tuning: cx.cache.tuning.clone(),
-            speeds: cx.cache.speeds,
-            ..GeneratorOptions::default()
+            ..cx.generator_options()
         };
         let mut g = Generator::on_device(cx.gpu.clone(), decoder, &options)?;
         let id = |part: &str| format!("fusion/{name}/{variant}/{part}");
@@ -163,7 +159,7 @@ pub fn evolution(cx: &Context, e: &Evolution) -> Result<Vec<Reading>, Error> {
         };
         best.extend(values("fitness"));
         let solved = e.solved.and_then(|s| values("history").iter().position(|f| *f <= f64::from(s)));
-        needed.extend(solved.filter(|g| *g < generations).map(|g| g as f64 + 1.0));
+        needed.extend(solved.map(|g| g as f64 + 1.0));
     }
     let id = |part: &str| format!("evolution/{}, {population} x {generations}/{part}", e.name);
     let mut out = vec![Reading::new(id("a whole evolution"), Unit::Seconds, Better::Less, seconds)];
@@ -193,11 +189,7 @@ pub fn diffusion(cx: &Context, name: &str, precision: Precision) -> Result<Vec<R
     let mut options = Options { precision, ..cx.options() };
     options.dims.insert("steps".to_owned(), SAMPLED as i64);
     let mut model = Model::compile_for(cx.gpu.clone(), &file, &options)?;
-    let mut inputs: BTreeMap<String, Tensor> = BTreeMap::new();
-    for p in model.inputs().iter().filter(|p| &*p.name != "schedule") {
-        let shape = p.shape.iter().map(|d| d.as_const().unwrap_or(1).max(0) as usize).collect();
-        inputs.insert(p.name.to_string(), random::tensor(p.dtype, shape, &p.name, 1));
-    }
+    let mut inputs = random_inputs(&model);
     // The time of each step, and the shares of the picture before and after it.
     let row = |i: usize| {
         let share = |i: usize| (0.1 + 0.8 * i as f32 / SAMPLED as f32).min(0.99);
@@ -243,11 +235,14 @@ pub fn crossover(cx: &Context) -> Result<Vec<Reading>, Error> {
             }
             // The first runs wait for memory.
             let times = times.split_off(2);
-            medians.push(median(&times));
+            medians.extend(Estimate::of(times.clone()).map(|e| e.median));
             let id = format!("crossover/network 13 x 7 x 5, batch {batch}/{place}");
             out.push(Reading::new(id, Unit::Seconds, Better::Less, times));
         }
-        if faster.is_none() && medians[0] < medians[1] {
+        if let [device, processor] = medians[..]
+            && device < processor
+            && faster.is_none()
+        {
             faster = Some(*batch as f64);
         }
     }
@@ -257,10 +252,4 @@ pub fn crossover(cx: &Context) -> Result<Vec<Reading>, Error> {
         None => Reading::missing(id, Unit::One, Better::Less, "the processor is faster at all of these"),
     });
     Ok(out)
-}
-
-fn median(samples: &[f64]) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }

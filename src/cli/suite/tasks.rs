@@ -26,6 +26,8 @@ use wgfc::{Decoder, Error, Model, ModelFile, Options, Tensor, Trainer, Training,
 
 /// The time in nanoseconds of a sample of a kernel.
 const SAMPLE: f64 = 3e6;
+/// The first tokens, which come with the prompt and fill what runs ahead.
+pub const FILLING: usize = 4;
 /// The most work of a kernel: operations plus bytes. Sizes are halved until it is not more.
 const WORK: u64 = 20_000_000_000;
 const LITTLE_WORK: u64 = 20_000_000;
@@ -131,6 +133,14 @@ impl Context {
             profile: profile.with_limits(self.gpu.profile()),
             tuning: self.cache.tuning.clone(),
             ..Options::default()
+        }
+    }
+    /// Options of decoders for this device with what was measured of it.
+    pub fn generator_options(&self) -> GeneratorOptions {
+        GeneratorOptions {
+            tuning: self.cache.tuning.clone(),
+            speeds: self.cache.speeds,
+            ..GeneratorOptions::default()
         }
     }
     /// A decoder with random weights.
@@ -306,6 +316,16 @@ fn kernels(cx: &Context, problems: &[Problem]) -> Result<Vec<Reading>, Error> {
     Ok(out)
 }
 
+/// Random inputs of a model whose sizes are fixed.
+pub fn random_inputs(model: &Model) -> BTreeMap<String, Tensor> {
+    let given = model.inputs().iter().filter(|p| p.broadcast.is_none());
+    let made = given.map(|p| {
+        let shape = p.shape.iter().map(|d| d.as_const().unwrap_or(1).max(0) as usize).collect();
+        (p.name.to_string(), random::tensor(p.dtype, shape, &p.name, 1))
+    });
+    made.collect()
+}
+
 /// A model with random weights and inputs: its runs one by one, in a row, and what the device does of them.
 fn model(
     cx: &Context,
@@ -320,13 +340,8 @@ fn model(
     let symbols = shapes.inputs().iter().flat_map(|p| &p.shape).flat_map(|d| d.symbols());
     options.dims.extend(symbols.map(|s| (s.to_string(), given(s.as_ref()))));
     let mut model = Model::compile_for(cx.gpu.clone(), &file, &options)?;
-    let mut inputs: Vec<(String, Tensor)> = vec![];
-    for p in model.inputs().iter().filter(|p| p.broadcast.is_none()) {
-        let shape: Vec<usize> = p.shape.iter().map(|d| d.as_const().unwrap_or(1).max(0) as usize).collect();
-        inputs.push((p.name.to_string(), random::tensor(p.dtype, shape, &p.name, 1)));
-    }
-    let named: Vec<(&str, Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
-    let all: BTreeMap<String, Tensor> = inputs.iter().cloned().collect();
+    let all = random_inputs(&model);
+    let named: Vec<(&str, Tensor)> = all.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let warm = Instant::now();
     loop {
         model.run(&all)?;
@@ -362,9 +377,7 @@ fn decode(cx: &Context, name: &str, bytes: &[u8], precision: Precision) -> Resul
     let options = GeneratorOptions {
         capacity: if cx.small() { 128 } else { 1024 },
         precision,
-        tuning: cx.cache.tuning.clone(),
-        speeds: cx.cache.speeds,
-        ..GeneratorOptions::default()
+        ..cx.generator_options()
     };
     let mut g = Generator::on_device(cx.gpu.clone(), &decoder, &options)?;
     let ids =
@@ -410,7 +423,7 @@ fn decode(cx: &Context, name: &str, bytes: &[u8], precision: Precision) -> Resul
     g.reset()?;
     let mut generate = || {
         let mut before = Instant::now();
-        for token in g.generate(&prompt, &request(tokens + 4))? {
+        for token in g.generate(&prompt, &request(tokens + FILLING))? {
             token?;
             let now = Instant::now();
             times.push((now - before).as_secs_f64());
@@ -424,8 +437,7 @@ fn decode(cx: &Context, name: &str, bytes: &[u8], precision: Precision) -> Resul
     };
     done?;
     let all = times.len().max(1) as f64;
-    // The first tokens come with the prompt, and fill what runs ahead.
-    let times = times.split_off(times.len().min(4));
+    let times = times.split_off(times.len().min(FILLING));
     let speed = times.iter().map(|s| 1.0 / s.max(1e-9)).collect();
     let row = |part: &str, unit, samples: Result<Vec<f64>, String>| {
         energy(format!("decode/{name}/{part}"), unit, samples)

@@ -46,7 +46,7 @@ def bench_suite(
     arguments += [] if progress else ["--quiet"]
     command = [sys.executable, "-m", "wgfc", *arguments]
     if progress:
-        done = subprocess.run(command, stdout=sys.stderr.fileno())
+        done = subprocess.run(command, stdout=2)
         said = "it says why above"
     else:
         done = subprocess.run(command, capture_output=True, text=True)
