@@ -6,9 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use wgfc_compiler::Diagnostic;
 use wgfc_compiler::import::onnx::{GraphProto, TensorProto, data_type};
-use wgfc_compiler::import::{ExternalData, Format, decode, fx};
+use wgfc_compiler::import::{ExternalData, Format, checkpoint, decode, fx};
 use wgfc_ir::tensor::{ByteOwner, checked_numel};
 use wgfc_ir::{Class, DType, Scalar, Tensor};
+
+/// The file of a checkpoint's weights.
+const CHECKPOINT: &str = "model.safetensors";
 
 /// SplitMix64, started from a seed and a name: the same two give the same numbers on every machine.
 ///
@@ -107,7 +110,7 @@ fn fill(dtype: DType, shape: Vec<usize>, rng: &mut Rng, mean: f32, deviation: f3
     })
 }
 
-/// Random weights in place of the external data of a model that came without it.
+/// Random weights in place of the external data of a model that came without it, or of a checkpoint of which only the `config.json` is there.
 ///
 /// The numbers depend only on the name, shape and use of each tensor. They are scaled by the fan-in of the operator that
 /// reads them (He initialisation), so that activations neither vanish nor explode in the network. The outputs are
@@ -139,6 +142,9 @@ impl RandomWeights {
     pub fn of(model: &[u8], external: &dyn ExternalData) -> Result<RandomWeights, Error> {
         match Format::of(model) {
             Format::Archive => return RandomWeights::of_archive(model, external),
+            Format::Checkpoint if external.open(CHECKPOINT).is_err() => {
+                return RandomWeights::of_checkpoint(model);
+            }
             Format::Gguf | Format::Checkpoint => {
                 let message = "the file has its own weights, so none are made up";
                 return Err(Error::usage(message, "leave --random-weights out"));
@@ -222,6 +228,34 @@ impl RandomWeights {
         Ok(made)
     }
 
+    /// Generates all tensors of a checkpoint by its `config.json`, as one file of safetensors.
+    fn of_checkpoint(config: &[u8]) -> Result<RandomWeights, Error> {
+        let tensors = checkpoint::tensors(config)?;
+        let (mut header, mut end) = (serde_json::Map::new(), 0usize);
+        let too_long =
+            || Error::usage("the checkpoint is longer than any file", "give a smaller configuration");
+        for t in &tensors {
+            let bytes = checked_numel(&t.shape).map(|n| t.dtype.bytes_for(n)).ok_or_else(too_long)?;
+            let next = end.checked_add(bytes).filter(|e| *e < 1 << 42).ok_or_else(too_long)?;
+            let place = serde_json::json!({
+                "dtype": t.dtype.to_string().to_uppercase(), "shape": t.shape, "data_offsets": [end, next],
+            });
+            header.insert(t.name.clone(), place);
+            end = next;
+        }
+        affordable(end)?;
+        let header = serde_json::Value::from(header).to_string();
+        let mut file = Vec::with_capacity(8 + header.len() + end);
+        file.extend((header.len() as u64).to_le_bytes());
+        file.extend(header.as_bytes());
+        for t in &tensors {
+            let values = scaled(&t.name, t.dtype, t.shape.clone(), 0);
+            file.extend(values.bytes().unwrap_or_default());
+        }
+        let files = [(CHECKPOINT.to_owned(), Arc::new(file) as Arc<dyn ByteOwner>)].into();
+        Ok(RandomWeights { files, tensors: tensors.len(), bytes: end as u64 })
+    }
+
     /// The number of generated tensors, and their bytes.
     pub fn size(&self) -> (usize, u64) {
         (self.tensors, self.bytes)
@@ -246,22 +280,25 @@ fn affordable(bytes: usize) -> Result<(), Error> {
 
 /// Values for a parameter or buffer of a module, whose use follows from its name and shape.
 fn parameter(t: &fx::StoredTensor, seed: u64) -> Tensor {
-    let mut rng = Rng::new(seed, &t.name);
-    let name = t.name.rsplit('.').next().unwrap_or_default();
+    scaled(&t.name, t.dtype, t.shape.clone(), seed)
+}
+
+/// Values for a tensor whose use follows from its name, which ends as PyTorch's modules name theirs, and its shape.
+fn scaled(name: &str, dtype: DType, shape: Vec<usize>, seed: u64) -> Tensor {
+    let mut rng = Rng::new(seed, name);
+    let name = name.rsplit('.').next().unwrap_or_default();
     // Small integers are codes of quantised weights, for which any bits are valid. Wider integers are mostly indices.
-    if matches!(t.dtype, DType::I8 | DType::U8) {
-        return Tensor::generate(t.dtype, t.shape.clone(), |_| {
-            Scalar::from_i64(t.dtype, (rng.bits() >> 58) as i64 - 32)
-        });
+    if matches!(dtype, DType::I8 | DType::U8) {
+        return Tensor::generate(dtype, shape, |_| Scalar::from_i64(dtype, (rng.bits() >> 58) as i64 - 32));
     }
-    let fan_in = t.shape.iter().skip(1).product::<usize>().max(1) as f32;
+    let fan_in = shape.iter().skip(1).product::<usize>().max(1) as f32;
     let (mean, deviation) = match name {
-        _ if t.shape.len() >= 2 => (0.0, fan_in.recip().sqrt()),
+        _ if shape.len() >= 2 => (0.0, fan_in.recip().sqrt()),
         "running_var" | "scale" | "scales" => (1.0, 0.05),
         "weight" | "gamma" => (1.0, 0.02),
         _ => (0.0, 0.02),
     };
-    fill(t.dtype, t.shape.clone(), &mut rng, mean, deviation)
+    fill(dtype, shape, &mut rng, mean, deviation)
 }
 
 /// The first operator that reads an initializer, the position of the operand, and whether a Gemm transposes it.

@@ -20,13 +20,13 @@ COMPARED = 256, 2000
 SAMPLE_SECONDS = 0.05
 
 
-def main(description, about, prepare):
-    """`prepare(name, inputs, steps)` returns functions that start a generation, wait for its outputs, and fetch one.
+def main(description, about, prepare, names=(*reference.WORKLOADS,)):
+    """`names` are those of the simulations that the peer has. `prepare(name, inputs, steps)` returns functions that start a generation, wait for its outputs, and fetch one.
 
     Inputs are numpy arrays. `about` is printed with the figures.
     """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("workload", nargs="*", metavar="WORKLOAD", help=", ".join(reference.WORKLOADS))
+    parser.add_argument("workload", nargs="*", metavar="WORKLOAD", help=", ".join(names))
     parser.add_argument("--population", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--dims", type=int, help="of rastrigin")
@@ -35,9 +35,9 @@ def main(description, about, prepare):
     parser.add_argument("--out", type=Path, help="write the JSON there")
     a = parser.parse_args()
     rows = []
-    for name in a.workload or reference.WORKLOADS:
-        if name not in reference.WORKLOADS:
-            parser.error(f"{name}: none of {', '.join(reference.WORKLOADS)}")
+    for name in a.workload or names:
+        if name not in names:
+            parser.error(f"{name}: none of {', '.join(names)}")
         population, steps, dims = reference.USUAL[name]
         population, dims = a.population or population, a.dims or dims
         steps = steps if name == "rastrigin" else a.steps or steps
@@ -78,7 +78,7 @@ def measure(name, population, steps, dims, a, prepare):
         "workload": name, "population": population, "steps": steps, "dims": dims,
         "generations_per_second": 1 / median, "generation_ns": 1e9 * median,
         "fastest_ns": 1e9 * min(samples or [one]), "slowest_ns": 1e9 * max(samples or [one]),
-        "samples": len(samples) or 1, "first_generation_s": first,
+        "samples": len(samples) or 1, "seconds": samples or [one], "first_generation_s": first,
         "agree": agreed, "agree_after_steps": near, "mean": float(fetch(outputs[0]).astype(np.float64).mean()),
     }
     print(f"{name}, {population} × {dims if name == 'rastrigin' else steps}: {1 / median:.3g} generations/s", file=sys.stderr)

@@ -33,11 +33,16 @@ MODELS = {
 
 
 class RMSNorm(nn.Module):
-    def __init__(self, width):
+    """A norm of several operations, or of torch's own kernel."""
+
+    def __init__(self, width, fused=False):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
+        self.fused = fused
 
     def forward(self, x):
+        if self.fused:
+            return F.rms_norm(x, self.weight.shape, self.weight, 1e-5)
         y = x.float()
         return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(x) * self.weight
 
@@ -47,14 +52,27 @@ def rotated(x, cos, sin):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
+class Parts(nn.Module):
+    """Products of one operand with several weights, merged or apart."""
+
+    def __init__(self, width, parts, merged):
+        super().__init__()
+        parts = [sum(parts)] if merged else parts
+        self.each = nn.ModuleList(nn.Linear(width, n, bias=False) for n in parts)
+
+    def forward(self, x):
+        return self.each[0](x) if len(self.each) == 1 else torch.cat([linear(x) for linear in self.each], -1)
+
+
 class Layer(nn.Module):
-    def __init__(self, width, heads, groups, between, capacity):
+    def __init__(self, width, heads, groups, between, capacity, fused=frozenset({"qkv"})):
         super().__init__()
         self.heads, self.groups, self.size = heads, groups, width // heads
-        self.attention_norm, self.mlp_norm = RMSNorm(width), RMSNorm(width)
-        self.qkv = nn.Linear(width, (heads + 2 * groups) * self.size, bias=False)
+        self.attention_norm, self.mlp_norm = RMSNorm(width, "norms" in fused), RMSNorm(width, "norms" in fused)
+        parts = [n * self.size for n in (heads, groups, groups)]
+        self.qkv = Parts(width, parts, "qkv" in fused)
         self.output = nn.Linear(width, width, bias=False)
-        self.gate, self.up = nn.Linear(width, between, bias=False), nn.Linear(width, between, bias=False)
+        self.gate_up = Parts(width, [between, between], "mlp" in fused)
         self.down = nn.Linear(between, width, bias=False)
         for name in ["keys", "values"]:
             self.register_buffer(name, torch.zeros(1, groups, capacity, self.size))
@@ -73,17 +91,19 @@ class Layer(nn.Module):
         )
         x = x + self.output(y[0].transpose(0, 1).reshape(x.shape[0], -1))
         y = self.mlp_norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        gate, up = self.gate_up(y).chunk(2, -1) if len(self.gate_up.each) == 1 else (part(y) for part in self.gate_up.each)
+        return x + self.down(F.silu(gate) * up)
 
 
 class Decoder(nn.Module):
-    def __init__(self, name, capacity):
+    def __init__(self, name, capacity, fused=frozenset({"qkv"})):
+        """What is fused by hand: `norms` in one kernel, `qkv` and `mlp` (gate and up) in one product each."""
         super().__init__()
         layers, width, heads, groups, between, vocabulary = MODELS[name]
         size = width // heads
         self.embedding = nn.Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(Layer(width, heads, groups, between, capacity) for _ in range(layers))
-        self.norm, self.head = RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.layers = nn.ModuleList(Layer(width, heads, groups, between, capacity, fused) for _ in range(layers))
+        self.norm, self.head = RMSNorm(width, "norms" in fused), nn.Linear(width, vocabulary, bias=False)
         angles = torch.outer(torch.arange(capacity).float(), 1e4 ** (-torch.arange(0, size, 2).float() / size))
         for key, value in {
             "cos": angles.cos().to(self.head.weight.dtype),
@@ -115,12 +135,12 @@ class Decoder(nn.Module):
         self.at.add_(1)
 
 
-def decoder(name, capacity, device, dtype):
+def decoder(name, capacity, device, dtype, fused=frozenset({"qkv"})):
     torch._dynamo.reset()
     torch.manual_seed(0)
     torch.set_default_dtype(dtype)
     with torch.device(device):
-        made = Decoder(name, capacity).eval()
+        made = Decoder(name, capacity, fused).eval()
     torch.set_default_dtype(torch.float32)
     return made
 

@@ -45,6 +45,13 @@ def timed(start, runs):
 
 
 def measure(problem):
+    """The median of the samples in seconds, or None if PyTorch has no such operator."""
+    found = samples(problem)
+    return found and statistics.median(found)
+
+
+def samples(problem):
+    """Times of a run in seconds, or None if PyTorch has no such operator."""
     if problem["torch"] is None:
         return None
     try:
@@ -79,18 +86,21 @@ def measured(problem):
             for _ in range(each):
                 run()
         graph.replay()
-        times = [timed(graph.replay, max(1, runs // each)) / each for _ in range(SAMPLES)]
-    else:
-        times = [timed(run, runs) for _ in range(SAMPLES)]
-    return statistics.median(times)
+        return [timed(graph.replay, max(1, runs // each)) / each for _ in range(SAMPLES)]
+    return [timed(run, runs) for _ in range(SAMPLES)]
+
+
+def settle():
+    """Sets what decides how PyTorch computes."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(1)
 
 
 def prepare(_):
     def begin(_):
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.benchmark = True
-        torch.manual_seed(1)
+        settle()
         return {"torch": torch.__version__, "device": torch.cuda.get_device_name()}, measure
 
     return begin

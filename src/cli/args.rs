@@ -512,6 +512,11 @@ pub struct InspectArgs {
     /// Draw a roofline: each dispatch's arithmetic intensity and the device's bounds: FILE.svg
     #[arg(long, value_name = "FILE")]
     pub roofline: Option<PathBuf>,
+    /// Measure, on this machine, from which size of this dimension on the device is faster than the processor
+    #[arg(long, value_name = "DIM", conflicts_with_all = ["schedule", "loops", "passes", "graph", "roofline"])]
+    pub crossover: Option<String>,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
 }
 
 /// Sizes taken from tensors.

@@ -29,6 +29,9 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
         a.compile.dims = given_dims::dims(&a.model, &options(&a)?, &a.like)?;
     }
     let a = &a;
+    if let Some(name) = &a.crossover {
+        return super::crossover::main(a, name, &options(a)?, t);
+    }
     if a.loops {
         return loops(a, t);
     }

@@ -2,6 +2,7 @@
 
 use super::args::ReduceArgs;
 use super::compile::opened_file;
+use super::own::Program;
 use super::terminal::Terminal;
 use super::{shown, signals};
 use prost::Message;
@@ -202,9 +203,7 @@ impl Sign {
 /// Runs the failing command on candidates.
 struct Trial<'a> {
     a: &'a ReduceArgs,
-    exe: PathBuf,
-    /// Whether `exe` is a Python interpreter.
-    interpreted: bool,
+    program: Program,
     timeout: Duration,
     /// The way in which the original fails; `None` before the first attempt.
     sign: Option<Sign>,
@@ -222,15 +221,9 @@ struct Ended {
 
 impl<'a> Trial<'a> {
     fn new(a: &'a ReduceArgs) -> Result<Trial<'a>, Error> {
-        let exe = std::env::current_exe()
-            .map_err(|e| Error::Internal(format!("this program's file is unknown: {e}")))?;
-        // The command line of the Python package runs in an interpreter, which finds its packages by the path with which it
-        // was started.
-        let name = exe.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
-        let interpreted = name.starts_with("python");
-        let exe = if interpreted { std::env::args_os().next().map_or(exe, PathBuf::from) } else { exe };
+        let program = Program::this()?;
         let timeout = a.timeout.map_or(LONGEST, Duration::from_secs_f64);
-        Ok(Trial { a, exe, interpreted, timeout, sign: None, first_error: None })
+        Ok(Trial { a, program, timeout, sign: None, first_error: None })
     }
 
     /// Whether the model in the file fails in the same way as the first one, which must fail.
@@ -335,10 +328,7 @@ impl<'a> Trial<'a> {
         let mut command = match &self.a.fails {
             Some(cmd) => shell(&cmd.replace("{}", &quoted(path))),
             None => {
-                let mut c = Command::new(&self.exe);
-                if self.interpreted {
-                    c.args(["-m", "wgfc"]);
-                }
+                let mut c = self.program.command();
                 c.arg("compare").arg(path).args(["--outputs-only", "--json", "--quiet", "--tolerance"]);
                 c.arg(self.a.tolerance.to_string()).args(&self.a.compare);
                 c

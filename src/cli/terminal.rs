@@ -40,6 +40,11 @@ impl Terminal {
         Terminal { json: global.json, quiet: global.quiet, rich, failed: RefCell::new(None) }
     }
 
+    /// Whether notes and progress are not shown.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// A terminal that prints no notes.
     pub fn silent() -> Terminal {
         Terminal::new(&Global { json: false, quiet: true })

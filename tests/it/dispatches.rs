@@ -1,4 +1,4 @@
-//! Numbers of dispatches that the cases of one operator take, and the table of them in `docs/benchmarks.md`.
+//! Numbers of dispatches that the cases of one operator take, and the table of them in `docs/dispatches.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -100,13 +100,13 @@ pub fn check<'a>(suite: &str, cases: impl Iterator<Item = (&'a str, usize, usize
 fn write(suite: &str, most: &BTreeMap<&str, Most>) {
     static WRITING: Mutex<()> = Mutex::new(());
     let _one = WRITING.lock();
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks.md");
-    let text = std::fs::read_to_string(&file).expect("docs/benchmarks.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dispatches.md");
+    let text = std::fs::read_to_string(&file).expect("docs/dispatches.md");
     let (open, close) = (format!("<!-- dispatches of {suite} -->\n"), "<!-- end -->");
     let Some((before, rest)) = text.split_once(&open) else { return };
     let Some((_, after)) = rest.split_once(close) else { return };
     let table = rows(most);
-    std::fs::write(&file, format!("{before}{open}{table}{close}{after}")).expect("docs/benchmarks.md");
+    std::fs::write(&file, format!("{before}{open}{table}{close}{after}")).expect("docs/dispatches.md");
 }
 
 fn rows(most: &BTreeMap<&str, Most>) -> String {

@@ -46,6 +46,25 @@ export async function decode(name, folder) {
   ];
 }
 
+/** Runs of a graph in fixtures/ by onnxruntime-web. */
+export async function ortModel(name, fixture, inputs, dims) {
+  const { all, first } = await (await import("./ort.mjs")).times(fixture, inputs, { seconds: 3, dims });
+  return [seconds(`models/${name}/a run, to its outputs`, all.map((ms) => ms / 1000)), seconds(`models/${name}/to the first result`, [first / 1000])];
+}
+
+/** Tokens of a decoder in fixtures/ by onnxruntime-web, chosen by the page. */
+export async function ortDecode(name, fixture) {
+  const { decode } = await import("./ort.mjs");
+  const half = fixture.endsWith("f16");
+  const { perSecond, all } = await decode(fixture, { past: 64, tokens: 96, half });
+  return [
+    seconds(`decode/${name}/a token`, all.map((ms) => ms / 1000)),
+    { id: `decode/${name}/tokens`, unit: "1/s", better: "more", samples: [perSecond] },
+  ];
+}
+
+export const ortVersion = async () => (await import("./ort.mjs")).version();
+
 /** The device as records have it. */
 export async function deviceOf() {
   const adapter = await adapterOf();

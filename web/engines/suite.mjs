@@ -1,10 +1,11 @@
 // Measures an engine as `wgfc bench suite` measures a device, with rows of the same names, for `wgfc bench report NATIVE.json THIS.json`.
 //
-//   node web/engines/suite.mjs [--browser] [--toggle NAME]... [--passes N] [--quick] FILE.json
+//   node web/engines/suite.mjs [--browser] [--toggle NAME]... [--passes N] [--quick] [--only TASK]... [--ort] FILE.json
 //
 // It measures the device's speeds and dispatches, and the programs in target/web/plans (WGFC_PLANS) that `wgfc compile` wrote: mobilenetv2, resnet50 and bert-base in
 // folders of these names, Qwen2.5-0.5B in f32, f16 and 4 bits in qwen-f32, qwen-f16 and qwen-q4. --quick leaves the programs out. --browser measures in a page of headless
-// Chromium (CHROMIUM, WGFC_GPU=1 for a GPU) instead of Dawn in this process.
+// Chromium (CHROMIUM, WGFC_GPU=1 for a GPU) instead of Dawn in this process. --ort measures onnxruntime-web (the package's files in WGFC_ORT) on the graphs in fixtures/
+// instead of wgfc.
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import os from "node:os";
 import { join } from "node:path";
@@ -20,6 +21,8 @@ const { values: flags, positionals } = parseArgs({
   options: {
     browser: { type: "boolean", default: false },
     quick: { type: "boolean", default: false },
+    only: { type: "string", multiple: true, default: [] },
+    ort: { type: "boolean", default: false },
     passes: { type: "string", default: "2" },
     toggle: { type: "string", multiple: true, default: [] },
   },
@@ -28,8 +31,9 @@ const [file = "suite.json"] = positionals;
 const PLANS = process.env.WGFC_PLANS ?? new URL("../../target/web/plans/", import.meta.url).pathname;
 const picture = [{ name: "pixel_values", dtype: "f32", shape: [1, 3, 224, 224] }];
 const text = [{ name: "input_ids", dtype: "i64", shape: [1, 128], value: 5 }, { name: "attention_mask", dtype: "i64", shape: [1, 128], value: 1 }];
-const MODELS = [["mobilenetv2", "mobilenetv2", picture], ["resnet50", "resnet50", picture], ["bert-base 1 x 128", "bert-base", text]];
-const DECODERS = [["qwen2.5-0.5b f32", "qwen-f32"], ["qwen2.5-0.5b f16", "qwen-f16"], ["qwen2.5-0.5b 4 bits", "qwen-q4"]];
+const MODELS = [["mobilenetv2", "mobilenetv2", picture, { batch: 1 }], ["resnet50", "resnet50", picture, { batch: 1 }], ["bert-base 1 x 128", "bert-base", text, { batch: 1, seq: 128 }]];
+// The last is the fixture that onnxruntime-web takes.
+const DECODERS = [["qwen2.5-0.5b f32", "qwen-f32", "qwen2.5-0.5b"], ["qwen2.5-0.5b f16", "qwen-f16", "qwen2.5-0.5b-f16"], ["qwen2.5-0.5b 4 bits", "qwen-q4", "qwen2.5-0.5b-q4f16"]];
 
 async function start() {
   if (flags.browser) {
@@ -47,11 +51,11 @@ async function start() {
 
 const { call, close, implementation } = await start();
 const present = ([, folder]) => existsSync(join(PLANS, folder, "plan.json"));
-const tasks = [
-  ["device", "device"],
-  ["dispatch", "dispatch", flags.quick ? 10 : 40],
-  ...(flags.quick ? [] : [...MODELS.map((m) => [`models/${m[0]}`, ...(present(m) ? ["model", ...m] : [])]), ...DECODERS.map((d) => [`decode/${d[0]}`, ...(present(d) ? ["decode", ...d] : [])])]),
-];
+const measured = flags.ort
+  ? [...MODELS.map((m) => [`models/${m[0]}`, "ortModel", ...m]), ...DECODERS.map((d) => [`decode/${d[0]}`, "ortDecode", d[0], d[2]])]
+  : [...MODELS.map((m) => [`models/${m[0]}`, ...(present(m) ? ["model", ...m] : [])]), ...DECODERS.map((d) => [`decode/${d[0]}`, ...(present(d) ? ["decode", ...d] : [])])];
+const all = [...(flags.ort ? [] : [["device", "device"], ["dispatch", "dispatch", flags.quick ? 10 : 40]]), ...(flags.quick ? [] : measured)];
+const tasks = all.filter(([name]) => !flags.only.length || flags.only.some((word) => name.includes(word)));
 const [began, passes, done] = [Math.floor(Date.now() / 1000), [], []];
 for (let pass = 0; pass < Number(flags.passes); pass++) {
   passes.push([]);
@@ -68,7 +72,7 @@ const { name, kind, driver, features, limits } = await call("deviceOf");
 const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8"));
 const record = {
   version: 1, producer: `wgfc ${version}`, began, quick: flags.quick,
-  device: { name, kind, driver, backend: "vulkan", implementation: [implementation, ...flags.toggle].join(", "), features, limits },
+  device: { name, kind, driver, backend: "vulkan", implementation: [...(flags.ort ? [`onnxruntime-web ${await call("ortVersion")}`] : []), implementation, ...flags.toggle].join(", "), features, limits },
   host: { os: os.platform(), architecture: os.arch() === "x64" ? "x86_64" : os.arch(), processor: os.cpus()[0]?.model ?? "", threads: os.cpus().length || 1 },
   tasks: done, rows: rowsOf(passes),
 };

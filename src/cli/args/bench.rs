@@ -92,6 +92,7 @@ pub enum BenchCommand {
 Examples:
   wgfc bench report suite.json
   wgfc bench report h100.json m2.json -o devices.html --markdown devices.md
+  wgfc bench report wgfc.json torch.json --brief --title Benchmarks
 
 The first file is what the others are compared with. A difference has the probability of samples that differ as much if both
 devices were the same (Mann-Whitney, corrected for the number of rows by Holm).")]
@@ -105,6 +106,12 @@ pub struct BenchReportArgs {
     /// Write the tables as Markdown, too
     #[arg(long, value_name = "FILE.md")]
     pub markdown: Option<PathBuf>,
+    /// Only rows that the first file and another have, as medians, and how many times as good the others are
+    #[arg(long)]
+    pub brief: bool,
+    /// The title
+    #[arg(long, value_name = "TEXT", default_value = "Devices")]
+    pub title: String,
 }
 
 /// `wgfc bench suite`.
@@ -116,8 +123,8 @@ Examples:
   wgfc bench suite --only dispatch --only decode
   wgfc bench report suite.json other.json
 
-The tasks run one behind the other, several times, and the file is written after each: what is interrupted continues when it
-is run again. All samples are kept. A row whose passes disagree says so.")]
+The tasks run one behind the other, several times, each time in a process of its own, and the file is written after each task:
+what is interrupted continues when it is run again. All samples are kept. A row whose passes disagree says so.")]
 pub struct BenchSuiteArgs {
     /// The file to write, or to continue
     #[arg(short, long, value_name = "FILE", default_value = "suite.json")]
@@ -125,6 +132,9 @@ pub struct BenchSuiteArgs {
     /// Small models and few repetitions, for a minute
     #[arg(long)]
     pub quick: bool,
+    /// Decoders of 1.5 and 3.8 billion parameters, too, which take 15 GB of the device's memory and 30 GB of the host's
+    #[arg(long, conflicts_with = "quick")]
+    pub large: bool,
     /// Only tasks with this in their name; may be repeated
     #[arg(long, value_name = "TASK")]
     pub only: Vec<String>,
@@ -134,6 +144,9 @@ pub struct BenchSuiteArgs {
     /// Replace the file
     #[arg(long)]
     pub force: bool,
+    /// Run the pass of this number alone, in this process, and print no table
+    #[arg(long, value_name = "N", hide = true)]
+    pub pass: Option<u32>,
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]

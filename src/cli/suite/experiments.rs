@@ -1,17 +1,22 @@
 //! The experiments of papers that are repeated: what each technique of fusion gains a decoder, evolutions that run whole on the device, a diffusion model
-//! with its sampler, and from which batch on the device is faster than the processor.
+//! with its sampler, from which batch on the device is faster than the processor, and processes that share the device.
 
+use super::doubled::{doubled, doubled_tensor};
 use super::tasks::{Context, FILLING, random_inputs};
 use crate::cli::bench::WARM_UP;
+use crate::cli::crossover;
+use crate::cli::loops::workloads::{Size, Workload};
+use crate::cli::own::Program;
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Stdio;
 use std::time::Instant;
 use wgfc::compiler::options::{Fusion, Precision, Technique};
 use wgfc::generate::{Generator, GeneratorOptions, Request};
 use wgfc::ir::Scalar;
 use wgfc::random::Rng;
 use wgfc::runtime::stats::Estimate;
-use wgfc::suite::{Better, Reading, Unit};
-use wgfc::{DType, Decoder, Error, Model, ModelFile, Options, Tensor, random};
+use wgfc::suite::{Better, Reading, Record, Unit};
+use wgfc::{DType, Decoder, Error, Model, ModelFile, Options, Tensor};
 
 /// A variant of compiling a decoder: its name, the level of fusion, and a technique that is left out.
 type Variant = (&'static str, Fusion, Option<Technique>);
@@ -26,12 +31,18 @@ const VARIANTS: [Variant; 8] = [
     ("no fusion", Fusion::None, None),
 ];
 
-/// The gain of the techniques of fusion: a decoder without one at a time, and one whose logits come to the host for the choice of a token.
-pub fn fusion(cx: &Context, name: &str, decoder: &Decoder) -> Result<Vec<Reading>, Error> {
+/// The gain of the techniques of fusion: a decoder without one at a time, or with the levels of fusion alone, and one whose logits come to
+/// the host for the choice of a token.
+pub fn fusion(
+    cx: &Context,
+    name: &str,
+    decoder: &Decoder,
+    levels_alone: bool,
+) -> Result<Vec<Reading>, Error> {
     let (capacity, prompt, tokens) = if cx.small() { (128, 16, 12) } else { (1024, 64, 200) };
     let variants = if cx.small() { &VARIANTS[..2] } else { &VARIANTS[..] };
     let mut out = vec![];
-    for (variant, fusion, technique) in variants {
+    for (variant, fusion, technique) in variants.iter().filter(|v| !levels_alone || v.2.is_none()) {
         let options = GeneratorOptions {
             capacity,
             fusion: *fusion,
@@ -62,6 +73,35 @@ pub fn fusion(cx: &Context, name: &str, decoder: &Decoder) -> Result<Vec<Reading
         if *variant == "all" {
             row("a token, chosen by the host", true)?;
         }
+    }
+    Ok(out)
+}
+
+/// The widths of narrow decoders.
+const WIDTHS: [usize; 4] = [32, 64, 128, 256];
+
+/// Decoders of four narrow layers and 256 tokens, whose dispatches cost more than their work: a token, and the dispatches of one.
+pub fn narrow(cx: &Context) -> Result<Vec<Reading>, Error> {
+    let mut out = vec![];
+    for width in WIDTHS.iter().take(if cx.small() { 1 } else { WIDTHS.len() }) {
+        let config = serde_json::json!({
+            "model_type": "llama", "hidden_size": width, "num_hidden_layers": 4, "num_attention_heads": width / 16,
+            "num_key_value_heads": width / 16, "intermediate_size": 4 * width, "vocab_size": 256, "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": true,
+        });
+        let decoder = cx.decoder(config.to_string().as_bytes())?;
+        let options = GeneratorOptions { capacity: 512, ..cx.generator_options() };
+        let mut g = Generator::on_device(cx.gpu.clone(), &decoder, &options)?;
+        let id = |part: &str| format!("narrow/4 layers of {width}/{part}");
+        let (dispatches, _) = g.cost(64);
+        out.push(Reading::new(id("dispatches"), Unit::One, Better::Less, vec![dispatches as f64]));
+        let warm = Instant::now();
+        while !cx.small() && warm.elapsed().as_secs_f64() < WARM_UP {
+            times(&mut g, 16, 100, false)?;
+        }
+        let mut all = times(&mut g, 16, if cx.small() { 12 } else { 400 }, false)?;
+        let each = all.split_off(all.len().min(FILLING));
+        out.push(Reading::new(id("a token"), Unit::Seconds, Better::Less, each));
     }
     Ok(out)
 }
@@ -215,41 +255,146 @@ const BATCHES: [usize; 9] = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536];
 
 /// A small network by batch: a run that is waited for on the device, and on the processor.
 pub fn crossover(cx: &Context) -> Result<Vec<Reading>, Error> {
-    let batches = if cx.small() { &BATCHES[..3] } else { &BATCHES[..] };
+    let (batches, runs) = if cx.small() { (&BATCHES[..3], 3) } else { (&BATCHES[..], 28) };
     let file = ModelFile::of_bytes(std::sync::Arc::new(SMALL_NETWORK));
     let mut models = [
-        ("device", Model::compile_for(cx.gpu.clone(), &file, &cx.options())?),
-        ("processor", Model::on_cpu(&file, &Options::default())?),
+        Model::compile_for(cx.gpu.clone(), &file, &cx.options())?,
+        Model::on_cpu(&file, &Options::default())?,
     ];
-    let (mut out, mut faster) = (vec![], None);
-    for batch in batches {
-        let inputs: BTreeMap<String, Tensor> =
-            [("x".to_owned(), random::tensor(DType::F32, vec![*batch, 13], "x", 1))].into();
-        let mut medians = vec![];
-        for (place, model) in &mut models {
-            let mut times = vec![];
-            for _ in 0..if cx.small() { 5 } else { 30 } {
-                let started = Instant::now();
-                model.run(&inputs)?;
-                times.push(started.elapsed().as_secs_f64());
-            }
-            // The first runs wait for memory.
-            let times = times.split_off(2);
-            medians.extend(Estimate::of(times.clone()).map(|e| e.median));
-            let id = format!("crossover/network 13 x 7 x 5, batch {batch}/{place}");
-            out.push(Reading::new(id, Unit::Seconds, Better::Less, times));
-        }
-        if let [device, processor] = medians[..]
-            && device < processor
-            && faster.is_none()
-        {
-            faster = Some(*batch as f64);
+    let points = crossover::points(&mut models, "batch", batches, runs, |_| true)?;
+    let id = "crossover/network 13 x 7 x 5/batch from which the device is faster";
+    let from = match crossover::from(&points) {
+        Some(batch) => Reading::new(id, Unit::One, Better::Less, vec![batch as f64]),
+        None => Reading::missing(id, Unit::One, Better::Less, "the processor is faster at all of these"),
+    };
+    let rows = points.into_iter().flat_map(|p| {
+        let row = |place: &str, times| {
+            let id = format!("crossover/network 13 x 7 x 5, batch {}/{place}", p.size);
+            Reading::new(id, Unit::Seconds, Better::Less, times)
+        };
+        [row("device", p.device), row("processor", p.processor)]
+    });
+    Ok(rows.chain([from]).collect())
+}
+
+/// The simulations whose individuals are ranked by their first output.
+pub const RANKED: [&str; 5] = ["rastrigin", "cartpole", "acrobot", "mountaincar", "portfolio"];
+/// The most individuals of them.
+const MOST_RANKED: usize = 512;
+
+/// Spearman's rank correlation of individuals in f32 on the device, and of the same ones in f64 by the reference evaluator: an evolution
+/// chooses by ranks.
+pub fn ranks(cx: &Context, w: &Workload) -> Result<Vec<Reading>, Error> {
+    let usual = w.usual;
+    let size = match cx.small() {
+        true => Size { population: 64, steps: usual.steps.min(50), dims: usual.dims.min(50) },
+        false => Size { population: usual.population.min(MOST_RANKED), ..usual },
+    };
+    let (dims, values) = w.fixed(size);
+    let file = |bytes: Vec<u8>| ModelFile::of_bytes(std::sync::Arc::new(bytes));
+    let options = Options { dims, values, ..cx.options() };
+    let mut on_device = Model::compile_for(cx.gpu.clone(), &file(w.model.to_vec()), &options)?;
+    let mut in_f64 = Model::on_cpu(&file(doubled(w.model)?), &options)?;
+    let mut found = vec![];
+    for seed in 1..=3 {
+        let of = |doubled: fn(Tensor) -> Tensor| {
+            let inputs = w.inputs(size, seed).into_iter();
+            inputs.map(|(name, t)| (name.to_owned(), doubled(t))).collect::<BTreeMap<String, Tensor>>()
+        };
+        let name = on_device.outputs().first().map(|o| o.name.to_string()).unwrap_or_default();
+        let first = |all: BTreeMap<String, Tensor>| {
+            let scalars = all.get(&name).and_then(Tensor::scalars).unwrap_or_default();
+            scalars.into_iter().map(Scalar::as_f64).collect::<Vec<f64>>()
+        };
+        let (ours, exact) = (first(on_device.run(&of(|t| t))?), first(in_f64.run(&of(doubled_tensor))?));
+        found.extend(rank_correlation(&ours, &exact));
+    }
+    let id = format!("ranks/{}, {} steps/Spearman's correlation with f64", w.name, size.steps);
+    Ok(vec![match found.is_empty() {
+        true => Reading::missing(id, Unit::One, Better::More, "all individuals are equal"),
+        false => Reading::new(id, Unit::One, Better::More, found),
+    }])
+}
+
+/// Spearman's rank correlation of two lists of one length; `None` if all values of one are equal. Equal values have the mean of their ranks.
+fn rank_correlation(a: &[f64], b: &[f64]) -> Option<f64> {
+    let ranks = |v: &[f64]| -> Vec<f64> {
+        let mut sorted = v.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let rank = |x: &f64| (sorted.partition_point(|y| y < x) + sorted.partition_point(|y| y <= x)) as f64;
+        v.iter().map(rank).collect()
+    };
+    let (a, b) = (ranks(a), ranks(b));
+    let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
+    let (mean_a, mean_b) = (mean(&a), mean(&b));
+    let product =
+        |f: fn(f64, f64) -> f64| -> f64 { a.iter().zip(&b).map(|(x, y)| f(x - mean_a, y - mean_b)).sum() };
+    let both = (product(|x, _| x * x) * product(|_, y| y * y)).sqrt();
+    (both > 0.0).then(|| product(|x, y| x * y) / both)
+}
+
+/// Processes that use the device at once: the time of a run in each, and the runs of all in a second.
+pub fn processes(cx: &Context) -> Result<Vec<Reading>, Error> {
+    let counts: &[usize] = if cx.small() { &[1, 2] } else { &[1, 2, 4] };
+    let measured: &[(&str, &str)] = match cx.small() {
+        true => &[("loops/cartpole", "one kernel")],
+        false => &[("models/mobilenetv2", "a run, waited for"), ("loops/cartpole", "one kernel")],
+    };
+    let mut out = vec![];
+    for (task, part) in measured {
+        for count in counts {
+            let each = at_once(cx, task, part, *count)?;
+            let all: f64 = each.iter().flat_map(|s| Estimate::of(s.clone())).map(|e| 1.0 / e.median).sum();
+            let name = task.split('/').next_back().unwrap_or(task);
+            let id = |part: &str| format!("processes/{name}, {count} at once/{part}");
+            out.push(Reading::new(id(part), Unit::Seconds, Better::Less, each.concat()));
+            out.push(Reading::new(id("runs of all"), Unit::PerSecond, Better::More, vec![all]));
         }
     }
-    let id = "crossover/network 13 x 7 x 5/batch from which the device is faster";
-    out.push(match faster {
-        Some(batch) => Reading::new(id, Unit::One, Better::Less, vec![batch]),
-        None => Reading::missing(id, Unit::One, Better::Less, "the processor is faster at all of these"),
-    });
     Ok(out)
+}
+
+/// The samples of a row of a task by each of several processes of this program that begin together.
+fn at_once(cx: &Context, task: &str, part: &str, count: usize) -> Result<Vec<Vec<f64>>, Error> {
+    let program = Program::this()?;
+    let failed =
+        |why: String| Error::usage(format!("a process of the suite failed: {why}"), "run the suite again");
+    let files: Vec<_> = (0..count).map(|i| cx.folder.path().join(format!("process {i}.json"))).collect();
+    let started = files.iter().map(|file| {
+        let mut c = program.command();
+        c.args(["bench", "suite", "--pass", "0", "--force", "--quiet", "--only", task, "--output"]).arg(file);
+        c.args(cx.adapter.iter().flat_map(|name| ["--adapter", name]));
+        c.args(cx.quick.then_some("--quick"));
+        c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+    });
+    // All of them run before the first is waited for.
+    let started: Vec<_> = started.collect();
+    let mut each = vec![];
+    for (child, file) in started.into_iter().zip(&files) {
+        let done = child.and_then(|c| c.wait_with_output()).map_err(|e| failed(e.to_string()))?;
+        if !done.status.success() {
+            return Err(failed(String::from_utf8_lossy(&done.stderr).trim().to_owned()));
+        }
+        let record = Record::read(file)?;
+        let row = record.rows.iter().find(|r| r.id.starts_with(task) && r.id.ends_with(part));
+        let samples = row.and_then(|r| r.measured()).map(|m| m.samples().collect());
+        each.push(samples.ok_or_else(|| failed(format!("{task} has no row of {part}")))?);
+    }
+    Ok(each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_correlate_by_their_order_alone() {
+        assert_eq!(rank_correlation(&[1.0, 2.0, 30.0], &[0.1, 5.0, 6.0]), Some(1.0));
+        assert_eq!(rank_correlation(&[1.0, 2.0, 3.0], &[9.0, 8.0, 1.0]), Some(-1.0));
+        assert_eq!(
+            rank_correlation(&[1.0, 1.0, 3.0, 4.0], &[1.0, 2.0, 3.0, 4.0]),
+            Some(4.5 / (4.5f64 * 5.0).sqrt())
+        );
+        assert_eq!(rank_correlation(&[1.0, 1.0], &[1.0, 2.0]), None);
+    }
 }

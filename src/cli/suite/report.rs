@@ -29,18 +29,14 @@ pub fn main(a: &BenchReportArgs, t: &Terminal) -> Result<(), Error> {
     let mut records: Vec<(String, Record)> = vec![];
     for path in &a.files {
         let record = Record::read(path)?;
-        let same = records.iter().filter(|(_, r)| r.device.name == record.device.name).count();
-        let name = if same == 0 {
-            record.device.name.clone()
-        } else {
-            format!("{} ({})", record.device.name, same + 1)
-        };
-        records.push((name, record));
+        let name = name_of(&record);
+        let same = records.iter().filter(|(_, r)| name_of(r) == name).count();
+        records.push((if same == 0 { name } else { format!("{name} ({})", same + 1) }, record));
     }
-    let sections = sections(&records)?;
-    output::write_whole(&a.output, html(&sections).as_bytes())?;
+    let sections = sections(&records, a.brief)?;
+    output::write_whole(&a.output, html(&sections, &a.title).as_bytes())?;
     if let Some(file) = &a.markdown {
-        output::write_whole(file, markdown(&sections).as_bytes())?;
+        output::write_whole(file, markdown(&sections, a).as_bytes())?;
     }
     if t.json {
         let (_, base) = &records[0];
@@ -56,14 +52,28 @@ pub fn main(a: &BenchReportArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
+/// The name of a record: its device, and what ran there if that is not this program.
+fn name_of(record: &Record) -> String {
+    let (d, this) = (&record.device, "wgpu");
+    match d.implementation.split(',').next().unwrap_or_default() {
+        "" => d.name.clone(),
+        first if first == this => d.name.clone(),
+        first => format!("{}, {first}", d.name),
+    }
+}
+
 /// The share of rows whose intervals overlap, or of which a record says that they are not stable or have few samples.
 fn agreement(rows: &[Comparison]) -> Option<f64> {
     let agree = rows.iter().filter(|c| c.overlap || c.unstable).count();
     (!rows.is_empty()).then(|| agree as f64 / rows.len() as f64)
 }
 
-fn sections(records: &[(String, Record)]) -> Result<Vec<Section>, Error> {
+fn sections(records: &[(String, Record)], brief: bool) -> Result<Vec<Section>, Error> {
     let mut out = vec![devices(records)];
+    if brief {
+        // Of other programs on one device no agreement is expected.
+        out[0].text.clear();
+    }
     let compared: Vec<BTreeMap<String, Comparison>> = records[1..]
         .iter()
         .map(|(_, r)| compare(&records[0].1, r).into_iter().map(|c| (c.id.clone(), c)).collect())
@@ -75,6 +85,10 @@ fn sections(records: &[(String, Record)]) -> Result<Vec<Section>, Error> {
             ids.push((row.group(), &row.id, row.unit));
         }
     }
+    if brief {
+        ids.retain(|(_, id, _)| compared.iter().any(|c| c.contains_key(*id)));
+        out.push(in_short(&ids.iter().map(|i| i.1).collect::<Vec<_>>(), records, &compared));
+    }
     let mut groups: Vec<&str> = vec![];
     for (group, ..) in &ids {
         if !groups.contains(group) {
@@ -83,10 +97,102 @@ fn sections(records: &[(String, Record)]) -> Result<Vec<Section>, Error> {
     }
     for group in groups {
         let of: Vec<(&str, Unit)> = ids.iter().filter(|i| i.0 == group).map(|i| (i.1, i.2)).collect();
-        out.push(section(group, &of, records, &compared)?);
+        out.push(match brief {
+            true => brief_section(group, &of, records, &compared),
+            false => section(group, &of, records, &compared)?,
+        });
     }
-    out.push(others(&published::all()?, records));
+    if !brief {
+        out.push(others(&published::all()?, records));
+    }
     Ok(out)
+}
+
+/// The part of a row's name by which rows are taken together: its group, and of kernels the family.
+fn family(id: &str) -> &str {
+    let parts = if id.starts_with("kernels/") { 2 } else { 1 };
+    let end = id.match_indices('/').nth(parts - 1).map_or(id.len(), |(at, _)| at);
+    &id[..end]
+}
+
+/// How many times as good other records are, over the rows of a group or of a family of kernels.
+fn in_short(
+    ids: &[&str],
+    records: &[(String, Record)],
+    compared: &[BTreeMap<String, Comparison>],
+) -> Section {
+    let mut heading = vec![String::new()];
+    heading.extend(
+        records[1..].iter().flat_map(|(name, _)| [name.clone(), "rows".into(), "least to greatest".into()]),
+    );
+    let mut table = vec![heading];
+    let mut families: Vec<&str> = vec![];
+    for id in ids {
+        if !families.contains(&family(id)) {
+            families.push(family(id));
+        }
+    }
+    for name in families {
+        let mut line = vec![name.to_owned()];
+        for compared in compared {
+            let factors: Vec<f64> = compared
+                .values()
+                .filter(|c| family(&c.id) == name && c.factor > 0.0)
+                .map(|c| c.factor)
+                .collect();
+            let mean = (factors.iter().map(|f| f.ln()).sum::<f64>() / factors.len().max(1) as f64).exp();
+            let (least, most) =
+                factors.iter().fold((f64::INFINITY, 0.0), |(a, b): (f64, f64), f| (a.min(*f), b.max(*f)));
+            line.extend(match factors.is_empty() {
+                true => [String::new(), String::new(), String::new()],
+                false => {
+                    [format!("{mean:.2}"), factors.len().to_string(), format!("{least:.2} to {most:.2}")]
+                }
+            });
+        }
+        table.push(line);
+    }
+    let text = format!(
+        "How many times as good the others are as {}: geometric means over the rows that both have. Below 1 they are worse.",
+        records[0].0
+    );
+    Section { title: "In short".into(), text, pictures: vec![], table }
+}
+
+/// Medians, and how many times as good they are as the first record's.
+fn brief_section(
+    group: &str,
+    ids: &[(&str, Unit)],
+    records: &[(String, Record)],
+    compared: &[BTreeMap<String, Comparison>],
+) -> Section {
+    let mut heading = vec![String::new(), records[0].0.clone()];
+    heading.extend(records[1..].iter().flat_map(|(name, _)| [name.clone(), "times as good".into()]));
+    let mut table = vec![heading];
+    for (id, unit) in ids {
+        let mut line = vec![id.split_once('/').map_or(*id, |(_, rest)| rest).to_owned()];
+        for (i, (_, r)) in records.iter().enumerate() {
+            let median = r.row(id).and_then(Row::measured).map(|m| value_text(*unit, m.median));
+            line.push(median.unwrap_or_default());
+            if let Some(compared) = i.checked_sub(1).and_then(|i| compared.get(i)) {
+                line.push(compared.get(*id).map(factor_text).unwrap_or_default());
+            }
+        }
+        table.push(line);
+    }
+    Section { title: group.to_owned(), text: rare(records), pictures: vec![], table }
+}
+
+fn factor_text(c: &Comparison) -> String {
+    format!("{:.2}{}", c.factor, if c.p < RARE { " *" } else { "" })
+}
+
+/// The meaning of the mark of a difference, where several records are compared.
+fn rare(records: &[(String, Record)]) -> String {
+    match records.len() {
+        1 => String::new(),
+        _ => format!("\\* p < {RARE}: the samples are unlikely to be of equal devices."),
+    }
 }
 
 fn devices(records: &[(String, Record)]) -> Section {
@@ -145,10 +251,9 @@ fn section(
             });
             if let Some(compared) = i.checked_sub(1).and_then(|i| compared.get(i)) {
                 line.extend(match compared.get(*id) {
-                    Some(c) => [
-                        format!("{:.2}{}", c.factor, if c.p < RARE { " *" } else { "" }),
-                        if c.p < 1e-4 { "< 0.0001".into() } else { format!("{:.4}", c.p) },
-                    ],
+                    Some(c) => {
+                        [factor_text(c), if c.p < 1e-4 { "< 0.0001".into() } else { format!("{:.4}", c.p) }]
+                    }
                     None => [String::new(), String::new()],
                 });
             }
@@ -169,11 +274,7 @@ fn section(
             pictures.push(chart::svg(group, &rows, unit, records)?);
         }
     }
-    let text = match records.len() {
-        1 => String::new(),
-        _ => format!("* p < {RARE}: the samples are unlikely to be of equal devices."),
-    };
-    Ok(Section { title: group.to_owned(), text, pictures, table })
+    Ok(Section { title: group.to_owned(), text: rare(records), pictures, table })
 }
 
 /// Published figures, beside the rows that measure the same.
@@ -206,16 +307,16 @@ fn capital(title: &str) -> String {
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
-fn html(sections: &[Section]) -> String {
+fn html(sections: &[Section], title: &str) -> String {
     let mut s = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>wgfc: measurements</title>\n<style>\n\
          body { font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: #343a48; max-width: 1400px }\n\
          table { border-collapse: collapse; margin: 12px 0 }\n\
          td, th { padding: 3px 8px; border-bottom: 1px solid #eceff3; text-align: left; font-weight: normal }\n\
          th { color: #6b7385 } td + td { font-variant-numeric: tabular-nums; white-space: nowrap }\n\
          div { overflow-x: auto } svg { max-width: 100%; height: auto }\n\
-         </style></head><body>\n<h1>Measurements</h1>\n<p>Medians of all samples with their 95 % intervals, which span those of all passes of \
+         </style></head><body>\n<h1>TITLE</h1>\n<p>Medians of all samples with their 95 % intervals, which span those of all passes of \
          the suite. Variation: the standard deviation over the mean.</p>\n"
-        .to_owned();
+        .replace("TITLE", &escape(title));
     for section in sections {
         let _ =
             writeln!(s, "<h2>{}</h2>\n<p>{}</p>", escape(&capital(&section.title)), escape(&section.text));
@@ -231,11 +332,18 @@ fn html(sections: &[Section]) -> String {
     s + "</body></html>\n"
 }
 
-fn markdown(sections: &[Section]) -> String {
+fn markdown(sections: &[Section], a: &BenchReportArgs) -> String {
     let plain = |c: &String| c.replace('|', "\\|").replace(char::is_control, " ");
-    let mut s = "# Devices\n\nWhat `wgfc bench suite` measured, as `wgfc bench report` writes it. Medians of all samples with their 95 % intervals, which span those of \
-         all passes; variation is the standard deviation over the mean.\n\n"
-        .to_owned();
+    let figures = match a.brief {
+        true => "Medians of all samples.",
+        false => {
+            "Medians of all samples with their 95 % intervals, which span those of all passes; variation is the standard deviation over the mean."
+        }
+    };
+    let mut s = format!(
+        "# {}\n\nWhat `wgfc bench suite` measured, as `wgfc bench report` writes it. {figures}\n\n",
+        plain(&a.title)
+    );
     for section in sections {
         let _ = writeln!(s, "## {}\n", capital(&section.title));
         if !section.text.is_empty() {

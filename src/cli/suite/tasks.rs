@@ -1,8 +1,8 @@
 //! The tasks of the suite, in the order in which they run. A task gives the rows of one group.
 
 use super::energy::{Drawn, Meter};
-use super::experiments::{self, EVOLUTIONS, Evolution};
-use crate::cli::args::{AdapterArgs, BenchLoopsArgs, LoopForm};
+use super::experiments::{self, EVOLUTIONS, Evolution, RANKED};
+use crate::cli::args::{AdapterArgs, BenchLoopsArgs, BenchSuiteArgs, LoopForm};
 use crate::cli::bench::WARM_UP;
 use crate::cli::device_cache::DeviceCache;
 use crate::cli::kernels::list::{self, Problem};
@@ -51,6 +51,11 @@ const SMALL_DECODER: &[u8] = include_bytes!("../../../fixtures/small/decoder/mod
 const SHORT_DECODER: &[u8] = include_bytes!("../../../fixtures/qwen2-2l.onnx");
 const DECODER: &[u8] = include_bytes!("../../../fixtures/qwen2.5-0.5b.onnx");
 const DECODER_4_BITS: &[u8] = include_bytes!("../../../fixtures/qwen2.5-0.5b-q4f16.onnx");
+/// Large decoders by their configurations, and whether they are measured with the levels of fusion alone.
+const LARGE: [(&str, &[u8], bool); 2] = [
+    ("qwen2.5-1.5b", include_bytes!("../../../fixtures/configs/qwen2.5-1.5b.json"), false),
+    ("phi-3-mini", include_bytes!("../../../fixtures/configs/phi-3-mini.json"), true),
+];
 /// A training step with Adam.
 pub struct Step {
     name: &'static str,
@@ -81,9 +86,13 @@ pub struct Context {
     pub gpu: Gpu,
     pub cache: DeviceCache,
     pub quick: bool,
+    /// Whether there are decoders of more than a billion parameters.
+    large: bool,
+    /// The adapter as the user named it.
+    pub adapter: Option<String>,
     meter: Result<Meter, String>,
-    /// A folder for models that are opened by their path.
-    folder: tempfile::TempDir,
+    /// A folder for models that are opened by their path, and for records of other processes.
+    pub folder: tempfile::TempDir,
 }
 
 /// A part of the suite.
@@ -101,22 +110,33 @@ enum What {
     Model(&'static str, &'static [u8], Dims),
     Decode(&'static str, &'static [u8], Precision),
     Loop(&'static Workload),
-    Fusion(&'static str, &'static [u8]),
+    Fusion(&'static str, &'static [u8], bool),
+    Narrow,
     Evolution(&'static Evolution),
     Diffusion(&'static str, Precision),
     Crossover,
+    Processes,
+    Ranks(&'static Workload),
     Training(&'static Step),
     Rest,
 }
 
 impl Context {
     /// A context with its temporary folder.
-    pub fn new(gpu: Gpu, cache: DeviceCache, quick: bool) -> Result<Context, Error> {
+    pub fn new(gpu: Gpu, cache: DeviceCache, a: &BenchSuiteArgs) -> Result<Context, Error> {
         let folder = tempfile::tempdir().map_err(|e| {
             Error::usage(format!("no temporary folder can be made: {e}"), "free some space there")
         })?;
         let meter = Meter::of(&gpu.summary().name, gpu.summary().is_software);
-        Ok(Context { gpu, cache, quick, meter, folder })
+        Ok(Context {
+            gpu,
+            cache,
+            quick: a.quick,
+            large: a.large,
+            adapter: a.adapter.adapter.clone(),
+            meter,
+            folder,
+        })
     }
 
     fn software(&self) -> bool {
@@ -143,9 +163,10 @@ impl Context {
             ..GeneratorOptions::default()
         }
     }
-    /// A decoder with random weights.
-    fn decoder(&self, bytes: &[u8]) -> Result<Decoder, Error> {
-        let path: PathBuf = self.folder.path().join("model.onnx");
+    /// A decoder with random weights, of an ONNX model or a `config.json`.
+    pub fn decoder(&self, bytes: &[u8]) -> Result<Decoder, Error> {
+        // A file's format follows from its contents.
+        let path: PathBuf = self.folder.path().join("model");
         wgfc::output::write_whole(&path, bytes)?;
         Decoder::open(&path)?.with_random_weights()
     }
@@ -195,7 +216,11 @@ pub fn all(cx: &Context) -> Result<Vec<Task>, Error> {
         (false, true) => ("qwen2 2 layers", SHORT_DECODER),
         (false, false) => ("qwen2.5-0.5b", DECODER),
     };
-    all.push(task(&format!("fusion/{name}"), What::Fusion(name, bytes)));
+    all.push(task(&format!("fusion/{name}"), What::Fusion(name, bytes, false)));
+    for (name, config, levels_alone) in LARGE.iter().filter(|_| cx.large) {
+        all.push(task(&format!("fusion/{name}"), What::Fusion(name, config, *levels_alone)));
+    }
+    all.push(task("narrow", What::Narrow));
     for e in EVOLUTIONS.iter().take(if cx.quick { 1 } else { EVOLUTIONS.len() }) {
         all.push(task(&format!("evolution/{}", e.name), What::Evolution(e)));
     }
@@ -207,6 +232,10 @@ pub fn all(cx: &Context) -> Result<Vec<Task>, Error> {
         all.push(task(&format!("diffusion/{name}"), What::Diffusion(name, *precision)));
     }
     all.push(task("crossover", What::Crossover));
+    all.push(task("processes", What::Processes));
+    for w in WORKLOADS.iter().filter(|w| RANKED.contains(&w.name) && (!cx.quick || w.name == "cartpole")) {
+        all.push(task(&format!("ranks/{}", w.name), What::Ranks(w)));
+    }
     for step in &STEPS {
         all.push(task(&format!("training/{}", step.name), What::Training(step)));
     }
@@ -228,10 +257,15 @@ impl Task {
             What::Model(name, bytes, dims) => model(cx, name, bytes, dims),
             What::Decode(name, bytes, precision) => decode(cx, name, bytes, *precision),
             What::Loop(w) => simulation(cx, w),
-            What::Fusion(name, bytes) => experiments::fusion(cx, name, &cx.decoder(bytes)?),
+            What::Fusion(name, bytes, levels_alone) => {
+                experiments::fusion(cx, name, &cx.decoder(bytes)?, *levels_alone)
+            }
+            What::Narrow => experiments::narrow(cx),
             What::Evolution(e) => experiments::evolution(cx, e),
             What::Diffusion(name, precision) => experiments::diffusion(cx, name, *precision),
             What::Crossover => experiments::crossover(cx),
+            What::Processes => experiments::processes(cx),
+            What::Ranks(w) => experiments::ranks(cx, w),
             What::Training(step) => training(cx, step),
             What::Rest => Ok(vec![match &cx.meter {
                 Ok(meter) => energy("energy/at rest", Unit::Watts, meter.at_rest().map(|w| vec![w])),

@@ -4,9 +4,12 @@
 //! weights, which keep the type that they have in the files.
 
 mod config;
+mod listed;
 mod tensors;
 #[cfg(test)]
 mod tests;
+
+pub use listed::{Listed, tensors};
 
 use super::decoder;
 use super::{ExternalData, Imported};
@@ -33,14 +36,20 @@ pub fn is_config(bytes: &[u8]) -> bool {
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
     let budget = Budget::new(bytes.len() as u64, options.memory_limit);
     budget.take_json(bytes)?;
-    let json: Json = serde_json::from_slice(bytes)
-        .map_err(|e| Diagnostic::model(format!("the configuration is not JSON: {e}")).help(HELP))?;
-    let Json::Object(all) = json else {
-        return Err(Diagnostic::model("the configuration is no JSON object").help(HELP).into());
-    };
+    let all = object(bytes)?;
     let (description, family) = config::describe(text_config(&all))?;
     let mut weights = tensors::Tensors::open(family, external, &budget, options.graph_only)?;
     decoder::build(&description, &mut weights, options, HELP)
+}
+
+/// The keys of a `config.json`.
+fn object(bytes: &[u8]) -> Result<Map<String, Json>, Errors> {
+    let json: Json = serde_json::from_slice(bytes)
+        .map_err(|e| Diagnostic::model(format!("the configuration is not JSON: {e}")).help(HELP))?;
+    match json {
+        Json::Object(all) => Ok(all),
+        _ => Err(Diagnostic::model("the configuration is no JSON object").help(HELP).into()),
+    }
 }
 
 /// The configuration of the language model of a model of several.

@@ -20,11 +20,17 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The end of the embedding's name.
 const EMBEDDING: &str = "embed_tokens.weight";
 
+/// The names of a checkpoint's tensors.
+pub struct Names {
+    /// How the architecture names them.
+    pub family: Family,
+    /// The beginning of the names of all tensors but the head: `model.`.
+    pub prefix: String,
+}
+
 /// The tensors of a checkpoint.
 pub struct Tensors {
-    family: Family,
-    /// The beginning of the names of all tensors but the head: `model.`.
-    prefix: String,
+    names: Names,
     files: Vec<Arc<dyn ByteOwner>>,
     tensors: BTreeMap<String, Entry>,
     graph_only: bool,
@@ -49,8 +55,8 @@ impl Tensors {
         budget: &Budget,
         graph_only: bool,
     ) -> Result<Tensors, Errors> {
-        let mut out =
-            Tensors { family, prefix: String::new(), files: vec![], tensors: BTreeMap::new(), graph_only };
+        let names = Names { family, prefix: String::new() };
+        let mut out = Tensors { names, files: vec![], tensors: BTreeMap::new(), graph_only };
         let mut errors = vec![];
         for name in files(external, budget)? {
             if let Err(d) = out.add(&name, external, budget) {
@@ -62,7 +68,7 @@ impl Tensors {
         }
         let embedding = out.tensors.keys().filter_map(|n| n.strip_suffix(EMBEDDING)).min_by_key(|p| p.len());
         match embedding {
-            Some(prefix) => out.prefix = prefix.to_owned(),
+            Some(prefix) => out.names.prefix = prefix.to_owned(),
             None => {
                 let d = Diagnostic::model(format!(
                     "the checkpoint has no tensor whose name ends with `{EMBEDDING}`"
@@ -113,8 +119,15 @@ impl Tensors {
         Ok(Tensor::shared(t.dtype, t.shape.clone(), owner.clone(), t.offset, t.len)?)
     }
 
-    /// The names of the tensors of a part: one for each expert, or one.
+    /// The names of the tensors of a part.
     fn names(&self, part: Part) -> Vec<String> {
+        self.names.of(part, &|_, name| self.tensors.contains_key(name))
+    }
+}
+
+impl Names {
+    /// The names of the tensors of a part: one for each expert, as long as `has` says that there is one of this number and name, or one.
+    pub fn of(&self, part: Part, has: &dyn Fn(usize, &str) -> bool) -> Vec<String> {
         use LayerPart as P;
         let prefix = &self.prefix;
         let (layer, part) = match part {
@@ -148,12 +161,12 @@ impl Tensors {
             P::Down => "mlp.down_proj.weight",
             P::Router if mixtral => "block_sparse_moe.gate.weight",
             P::Router => "mlp.gate.weight",
-            P::ExpertGates if mixtral => return self.experts(layer, "w1"),
-            P::ExpertUps if mixtral => return self.experts(layer, "w3"),
-            P::ExpertDowns if mixtral => return self.experts(layer, "w2"),
-            P::ExpertGates => return self.experts(layer, "gate_proj"),
-            P::ExpertUps => return self.experts(layer, "up_proj"),
-            P::ExpertDowns => return self.experts(layer, "down_proj"),
+            P::ExpertGates if mixtral => return self.experts(layer, has, "w1"),
+            P::ExpertUps if mixtral => return self.experts(layer, has, "w3"),
+            P::ExpertDowns if mixtral => return self.experts(layer, has, "w2"),
+            P::ExpertGates => return self.experts(layer, has, "gate_proj"),
+            P::ExpertUps => return self.experts(layer, has, "up_proj"),
+            P::ExpertDowns => return self.experts(layer, has, "down_proj"),
         };
         vec![format!("{prefix}layers.{layer}.{name}")]
     }
@@ -165,10 +178,10 @@ impl Tensors {
     }
 
     /// The names of a matrix of all experts of a layer.
-    fn experts(&self, layer: usize, matrix: &str) -> Vec<String> {
+    fn experts(&self, layer: usize, has: &dyn Fn(usize, &str) -> bool, matrix: &str) -> Vec<String> {
         let of = if self.family == Family::Mixtral { "block_sparse_moe" } else { "mlp" };
         let name = |i: usize| format!("{}layers.{layer}.{of}.experts.{i}.{matrix}.weight", self.prefix);
-        (0..).map(name).take_while(|n| self.tensors.contains_key(n)).collect()
+        (0..).map(|i| (i, name(i))).take_while(|(i, n)| has(*i, n)).map(|(_, n)| n).collect()
     }
 }
 
