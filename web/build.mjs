@@ -39,6 +39,7 @@ for (const name of ["index", ...later]) {
 // Entries of their own, which share index.js with the page.
 for (const name of ["measure", "tune"])
   await build({ ...common, define: { COMPILER: JSON.stringify(COMPILER) }, entryPoints: [`src/${name}.ts`], outfile: `dist/${name}.js`, bundle: true, minify: true, plugins: [beside] });
+await build({ ...common, entryPoints: ["src/suite.ts"], outfile: "dist/suite.js", bundle: true, minify: true, external: ["./measure.js"], plugins: [beside] });
 await build({ ...common, entryPoints: ["src/train.ts"], outfile: "dist/train.js", bundle: true, minify: true, external: ["./index.js"], plugins: [beside] });
 for (const name of ["index", "worker"])
   await build({ ...common, entryPoints: [`src/cpu/${name}.ts`], outfile: `dist/cpu/${name}.js`, bundle: true, minify: true, external: ["../index.js"], plugins: [beside] });

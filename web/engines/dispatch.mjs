@@ -1,16 +1,6 @@
 // The cost of a dispatch beside its kernel, in a page or in an engine: the modes of `wgfc bench dispatch`, and the calls of a pass each alone.
-import { soon } from "/build/soon.js";
+import { dispatches as timed } from "/dist/suite.js";
 
-const WGSL = `
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read_write> y: array<f32>;
-@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  y[id.x] = x[id.x] + 1.0;
-}`;
-/** Dispatches of an iteration. */
-const COUNT = 100;
-/** Pipelines and bind groups of the mode that changes both, as a model's kernels do. */
-const KINDS = 8;
 const STORAGE = 128, COPY_SRC = 4, COPY_DST = 8;
 
 export const median = (all) => [...all].sort((a, b) => a - b)[all.length >> 1];
@@ -27,70 +17,10 @@ export async function waitedFor(run, seconds) {
   return { ms: median(all), runs: all.length, all };
 }
 
-const idle = (device) => soon(device, device.queue.onSubmittedWorkDone(), 64);
-
-/** Microseconds for each dispatch, by mode: `wall`, and its parts `encode`, `finish`, `submit`. Medians of `iterations`, of which `samples` gets all. */
-export async function dispatches(device, iterations = 40, samples = {}) {
-  const module = device.createShaderModule({ code: WGSL });
-  const layout = device.createBindGroupLayout({
-    entries: ["read-only-storage", "storage"].map((type, binding) => ({ binding, visibility: 4, buffer: { type } })),
-  });
-  const pipelineLayout = device.createPipelineLayout({ bindGroupLayouts: [layout] });
-  const pipelines = Array.from({ length: KINDS }, () => device.createComputePipeline({ layout: pipelineLayout, compute: { module, entryPoint: "main" } }));
-  const buffers = Array.from({ length: KINDS }, () => device.createBuffer({ size: 1024, usage: STORAGE | COPY_SRC | COPY_DST }));
-  const group = (i) => {
-    const entries = [i, i + 1].map((b, binding) => ({ binding, resource: { buffer: buffers[b % KINDS] } }));
-    return device.createBindGroup({ layout, entries });
-  };
-  const groups = Array.from({ length: KINDS }, (_, i) => group(i));
-  const { queue } = device;
-
-  /** Times of `COUNT` dispatches: `together` in a submission, `pass` in a pass, each with a pipeline and a bind group of its own if `vary`. */
-  const once = async ({ together = COUNT, pass = COUNT, vary = false, wait = false }) => {
-    const parts = { encode: 0, finish: 0, submit: 0 };
-    const begin = performance.now();
-    for (let i = 0; i < COUNT; i += together) {
-      const [start, encoder] = [performance.now(), device.createCommandEncoder()];
-      for (let j = i; j < i + together; j += pass) {
-        const p = encoder.beginComputePass();
-        for (let k = j; k < j + pass; k++) {
-          const n = vary ? k % KINDS : 0;
-          if (vary || k === j) p.setPipeline(pipelines[n]);
-          p.setBindGroup(0, groups[vary ? n : k % 2]);
-          p.dispatchWorkgroups(4);
-        }
-        p.end();
-      }
-      const encoded = performance.now();
-      const commands = encoder.finish();
-      const finished = performance.now();
-      queue.submit([commands]);
-      const submitted = performance.now();
-      parts.encode += encoded - start;
-      parts.finish += finished - encoded;
-      parts.submit += submitted - finished;
-      if (wait) await idle(device);
-    }
-    await idle(device);
-    return { wall: performance.now() - begin, ...parts };
-  };
-  const modes = {
-    "single-op": { together: 1, pass: 1, wait: true },
-    sequential: { together: 1, pass: 1 },
-    "one encoder, a pass each": { pass: 1 },
-    "one encoder, one pass": {},
-    "one pass, pipelines and bind groups change": { vary: true },
-  };
-  const out = {};
-  for (const [name, mode] of Object.entries(modes)) {
-    for (let i = 0; i < 5; i++) await once(mode);
-    const all = [];
-    for (let i = 0; i < iterations; i++) all.push(await once(mode));
-    samples[name] = all.map((t) => Object.fromEntries(Object.entries(t).map(([part, ms]) => [part, (1000 * ms) / COUNT])));
-    out[name] = Object.fromEntries(Object.keys(all[0]).map((part) => [part, median(samples[name].map((t) => t[part]))]));
-  }
-  for (const b of buffers) b.destroy();
-  return out;
+/** Microseconds for each dispatch, by mode: `wall`, and its parts `encode`, `finish`, `submit`. Medians of `iterations`. */
+export async function dispatches(device, iterations = 40) {
+  const parts = (all) => Object.fromEntries(Object.keys(all[0]).map((part) => [part, median(all.map((t) => t[part]))]));
+  return Object.fromEntries(Object.entries(await timed(device, iterations)).map(([mode, all]) => [mode, parts(all)]));
 }
 
 /** Microseconds of calls that a run makes beside its dispatches. */

@@ -1,33 +1,8 @@
 // Readings of the suite in a page or in an engine: rows with their samples, named as those of `wgfc bench suite`.
-import { kindOf } from "/build/kind.js";
+import { suite } from "/dist/suite.js";
 import { decode as tokens, times } from "./measure.mjs";
-import { dispatches } from "./dispatch.mjs";
 
 const seconds = (id, samples) => ({ id, unit: "s", better: "less", samples });
-const adapterOf = () => navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
-
-/** The speeds that the compiler chooses by. */
-export async function device() {
-  const { measure } = await import("/dist/measure.js");
-  const { speeds } = await measure(await adapterOf(), { cache: false });
-  const more = (part, unit, n) => ({ id: `device/${part}`, unit, better: "more", samples: [n] });
-  return [
-    more("copy", "B/s", speeds.bandwidth), more("f32", "FLOP/s", speeds.flops_f32), more("f16", "FLOP/s", speeds.flops_f16),
-    more("matrix units", "FLOP/s", speeds.flops_matrix), seconds("device/barrier", [speeds.barrier]),
-  ];
-}
-
-/** A dispatch of many, by how it is recorded. */
-export async function dispatch(iterations) {
-  const gpu = await (await adapterOf()).requestDevice();
-  const samples = {};
-  await dispatches(gpu, iterations, samples);
-  gpu.destroy();
-  const row = (mode, part, of) => seconds(`dispatch/${mode}/${part}`, samples[mode].map((t) => of(t) * 1e-6));
-  return Object.keys(samples).flatMap((mode) => [
-    row(mode, "wall", (t) => t.wall), row(mode, "record", (t) => t.encode + t.finish), row(mode, "submit", (t) => t.submit),
-  ]);
-}
 
 /** Runs of the program in a folder. */
 export async function model(name, folder, inputs) {
@@ -65,16 +40,10 @@ export async function ortDecode(name, fixture) {
 
 export const ortVersion = async () => (await import("./ort.mjs")).version();
 
-/** The device as records have it. */
-export async function deviceOf() {
-  const adapter = await adapterOf();
-  const { vendor, architecture, device, description } = adapter.info;
-  const kind = kindOf(adapter.info);
-  const limits = {};
-  for (const name of ["maxBufferSize", "maxStorageBufferBindingSize", "maxStorageBuffersPerShaderStage", "maxComputeWorkgroupStorageSize", "maxComputeInvocationsPerWorkgroup", "maxComputeWorkgroupsPerDimension"])
-    limits[name] = adapter.limits[name];
-  return {
-    name: [vendor, architecture, device].filter(Boolean).join(" "), kind: kind === "swiftshader" ? "software" : (kind ?? "other"), driver: description,
-    features: [...adapter.features].sort(), limits,
-  };
+/** A record of what `parts` name: a task's name, and a function of this module with its arguments, or the reason why there is none. */
+export function record({ parts, ...options }) {
+  const functions = { model, decode, ortModel, ortDecode };
+  const tasks = parts.map(([name, what, ...rest]) => ({ name, run: async () => (rest.length ? functions[what](...rest) : Promise.reject(new Error(what))) }));
+  const say = globalThis.process?.stderr ? (text) => process.stderr.write(`${text}\n`) : console.log;
+  return suite({ ...options, tasks, onProgress: ({ task, done, total }) => say(`${task} (${done + 1} of ${total})`) });
 }

@@ -11,9 +11,9 @@ import os from "node:os";
 import { join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
+import { median } from "../dist/suite.js";
 import { answerFiles, serve } from "../test/server.mjs";
 import { engine, open } from "./open.mjs";
-import { rowsOf } from "./record.mjs";
 
 const { values: flags, positionals } = parseArgs({
   args: process.argv.slice(2),
@@ -51,32 +51,21 @@ async function start() {
 
 const { call, close, implementation } = await start();
 const present = ([, folder]) => existsSync(join(PLANS, folder, "plan.json"));
-const measured = flags.ort
-  ? [...MODELS.map((m) => [`models/${m[0]}`, "ortModel", ...m]), ...DECODERS.map((d) => [`decode/${d[0]}`, "ortDecode", d[0], d[2]])]
-  : [...MODELS.map((m) => [`models/${m[0]}`, ...(present(m) ? ["model", ...m] : [])]), ...DECODERS.map((d) => [`decode/${d[0]}`, ...(present(d) ? ["decode", ...d] : [])])];
-const all = [...(flags.ort ? [] : [["device", "device"], ["dispatch", "dispatch", flags.quick ? 10 : 40]]), ...(flags.quick ? [] : measured)];
-const tasks = all.filter(([name]) => !flags.only.length || flags.only.some((word) => name.includes(word)));
-const [began, passes, done] = [Math.floor(Date.now() / 1000), [], []];
-for (let pass = 0; pass < Number(flags.passes); pass++) {
-  passes.push([]);
-  for (const [name, what, ...rest] of tasks) {
-    process.stderr.write(`${name} (pass ${pass + 1})\n`);
-    const since = performance.now();
-    const part = { models: "a run, to its outputs", decode: "a token" }[name.split("/")[0]] ?? "wall";
-    const missing = (why) => [{ id: `${name}/${part}`, unit: "s", better: "less", missing: why }];
-    passes.at(-1).push(...(what ? await call(what, ...rest).catch((e) => missing(e.message.split("\n")[0])) : missing(`there is no program in ${PLANS}`)));
-    done.push({ name, pass, seconds: (performance.now() - since) / 1000 });
-  }
-}
-const { name, kind, driver, features, limits } = await call("deviceOf");
+const of = (name, ...call) => [name, ...(call.length ? call : [`there is no program in ${PLANS}`])];
+const parts = flags.ort
+  ? [...MODELS.map((m) => of(`models/${m[0]}`, "ortModel", ...m)), ...DECODERS.map((d) => of(`decode/${d[0]}`, "ortDecode", d[0], d[2]))]
+  : [...MODELS.map((m) => of(`models/${m[0]}`, ...(present(m) ? ["model", ...m] : []))), ...DECODERS.map((d) => of(`decode/${d[0]}`, ...(present(d) ? ["decode", ...d] : [])))];
+const only = flags.only.length ? flags.only : flags.quick ? ["device", "dispatch"] : flags.ort ? ["models/", "decode/"] : [""];
+const ort = flags.ort ? [`onnxruntime-web ${await call("ortVersion")}`] : [];
+const made = await call("record", {
+  parts, only, passes: Number(flags.passes), iterations: flags.quick ? 10 : 40, implementation: [...ort, implementation, ...flags.toggle].join(", "),
+});
 const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8"));
 const record = {
-  version: 1, producer: `wgfc ${version}`, began, quick: flags.quick,
-  device: { name, kind, driver, backend: "vulkan", implementation: [...(flags.ort ? [`onnxruntime-web ${await call("ortVersion")}`] : []), implementation, ...flags.toggle].join(", "), features, limits },
+  ...made, producer: `wgfc ${version}`, quick: flags.quick, device: { ...made.device, backend: "vulkan" },
   host: { os: os.platform(), architecture: os.arch() === "x64" ? "x86_64" : os.arch(), processor: os.cpus()[0]?.model ?? "", threads: os.cpus().length || 1 },
-  tasks: done, rows: rowsOf(passes),
 };
 writeFileSync(file, `${JSON.stringify(record)}\n`);
-for (const row of record.rows) console.log(`${row.id.padEnd(60)} ${row.missing ?? `${row.median.toPrecision(4)} ${row.unit}`}`);
+for (const row of record.rows) console.log(`${row.id.padEnd(60)} ${row.missing ?? `${median(row.passes.flat()).toPrecision(4)} ${row.unit}`}`);
 await close();
 process.exit(0);

@@ -307,6 +307,20 @@ async function trained(enough) {
   return said;
 }
 
+test("a device is measured, and the record is saved", async () => {
+  await open("#measure");
+  await page.click('[data-action="measure"]');
+  await page.waitForSelector(".measure .status[data-done]", { timeout: 180_000 });
+  const rows = await page.$$eval(".measure tr[data-row]", (all) => all.map((r) => [r.dataset.row, r.lastElementChild.textContent]));
+  for (const id of ["device/copy", "dispatch/one encoder, one pass/wall", "models/digits/a run, to its outputs", "models/cartpole, 1024 x 50/a run, to its outputs", "decode/stories/a token"])
+    assert.match(rows.find(([row]) => row === id)?.[1] ?? "no such row", /^[\d.e+]+ /, id);
+  const record = await page.evaluate(async () => (await fetch(document.querySelector('[data-action="save"]').href)).json());
+  assert.deepEqual([record.version, record.tasks.length, record.rows.length], [1, 10, rows.length]);
+  assert.ok(record.rows.every((r) => r.passes?.length === 2 && r.passes.flat().every((v) => v > 0)), JSON.stringify(record.rows.filter((r) => !r.passes)));
+  await shot("measure");
+  await fitsAPhone("measure");
+});
+
 test("digits are learned from zero, and guesses come from what is learned", async () => {
   await open("#digits");
   await page.waitForSelector('[data-action="train"]');

@@ -37,6 +37,7 @@ pub static PAGE: &[(&str, &[u8])] = page![
     "wgfc/inspect.js",
     "wgfc/measure.js",
     "wgfc/states.js",
+    "wgfc/suite.js",
     "wgfc/timestamps.js",
     "wgfc/train.js",
     "wgfc/tune.js",

@@ -287,7 +287,7 @@ const MOST_RANKED: usize = 512;
 pub fn ranks(cx: &Context, w: &Workload) -> Result<Vec<Reading>, Error> {
     let usual = w.usual;
     let size = match cx.small() {
-        true => Size { population: 64, steps: usual.steps.min(50), dims: usual.dims.min(50) },
+        true => Size { population: 64, steps: usual.steps.min(200), dims: usual.dims.min(50) },
         false => Size { population: usual.population.min(MOST_RANKED), ..usual },
     };
     let (dims, values) = w.fixed(size);

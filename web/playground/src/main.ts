@@ -4,6 +4,7 @@ import { cartpole } from "./demos/cartpole.js";
 import { chat } from "./demos/chat.js";
 import type { Demo } from "./demos/demo.js";
 import { digits } from "./demos/digits.js";
+import { measure } from "./demos/measure.js";
 import { stories } from "./demos/stories.js";
 import { h, messageOf } from "./dom.js";
 import { type Shared, decode, encode } from "./hash.js";
@@ -11,10 +12,10 @@ import { filesOf, openAddress, openDropped } from "./open.js";
 import type { Opened } from "./program.js";
 import { Workbench } from "./workbench.js";
 
-const DEMOS = { digits, cartpole, stories, chat } as const;
+const DEMOS = { digits, cartpole, stories, chat, measure } as const;
 type DemoName = keyof typeof DEMOS;
-const TITLES: Record<string, string> = { model: "Model", digits: "Digits", cartpole: "CartPole", stories: "Stories", chat: "Chat" };
-const EXAMPLES = { digits: "./models/digits.onnx", cartpole: "./models/cartpole.onnx", stories: "./models/stories.onnx", chat: "./models/stories.onnx" } as const;
+const TITLES: Record<string, string> = { model: "Model", digits: "Digits", cartpole: "CartPole", stories: "Stories", chat: "Chat", measure: "Measure" };
+const EXAMPLES = { digits: "./models/digits.onnx", cartpole: "./models/cartpole.onnx", stories: "./models/stories.onnx", chat: "./models/stories.onnx", measure: "./models/digits.onnx" } as const;
 
 const main = h("main", { id: "main", tabindex: -1 });
 const tabs = Object.entries(TITLES).map(([view, title]) => h("a", { href: `#${view}`, "data-view": view }, title));
