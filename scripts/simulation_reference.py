@@ -4,6 +4,8 @@ This module is independent of the ONNX graphs of scripts/simulations.py, which a
 axis of all arrays, and `float_type` is the type of the arithmetic. Inputs are dictionaries in the order of the graph's inputs,
 outputs are tuples in the order of its outputs.
 """
+from functools import partial
+
 import numpy as np
 
 PI = float(np.pi)
@@ -12,14 +14,16 @@ USUAL = {
     "rastrigin": (4096, 1, 2000),
     "cartpole": (4096, 500, 1),
     "acrobot": (4096, 500, 1),
+    "acrobot-rk4": (4096, 500, 1),
     "mountaincar": (4096, 200, 1),
+    "mountaincar-51": (4096, 200, 1),
     "montecarlo": (4096, 100_000, 1),
     "nbody": (512, 200, 1),
     "portfolio": (10_000, 1500, 1),
 }
 # The number of steps after which results are still comparable. With chaotic dynamics, the last bit of a sine decides the course
 # in the long run; up to this number only a few individuals diverge.
-HORIZON = {"cartpole": 100, "acrobot": 100, "mountaincar": 200, "nbody": 50, "portfolio": 500}
+HORIZON = {"cartpole": 100, "acrobot": 100, "acrobot-rk4": 30, "mountaincar": 200, "mountaincar-51": 200, "nbody": 50, "portfolio": 500}
 
 
 def columns(genomes, begin, n, m):
@@ -60,9 +64,45 @@ def cartpole(genomes, state, steps):
     return reward, state
 
 
-def acrobot(genomes, state, steps):
-    """Gym's Acrobot with the "book" equations and explicit Euler steps. The reward is +1 with the tip above 1, else −0.01."""
-    length, centre, mass, inertia, gravity, dt = 1.0, 0.5, 1.0, 1.0, 9.8, 0.05
+def acrobot_rates(a, b, da, db, torque):
+    """The accelerations of Gym's Acrobot by the "book" equations."""
+    length, centre, mass, inertia, gravity = 1.0, 0.5, 1.0, 1.0, 9.8
+    arm = mass * length * centre
+    d1 = mass * centre**2 + mass * (length**2 + centre**2 + 2 * length * centre * np.cos(b)) + 2 * inertia
+    d2 = mass * (centre**2 + length * centre * np.cos(b)) + inertia
+    phi2 = mass * centre * gravity * np.cos(a + b - PI / 2)
+    phi1 = (
+        -arm * db * db * np.sin(b)
+        - 2 * arm * db * da * np.sin(b)
+        + (mass * centre + mass * length) * gravity * np.cos(a - PI / 2)
+        + phi2
+    )
+    moved = torque + d2 / d1 * phi1 - arm * da * da * np.sin(b) - phi2
+    ddb = moved / (mass * centre**2 + inertia - d2 * d2 / d1)
+    return -(d2 * ddb + phi1) / d1, ddb
+
+
+def euler_step(state, torque):
+    a, b, da, db = state
+    dda, ddb = acrobot_rates(*state, torque)
+    dt = 0.05
+    return a + dt * da, b + dt * db, da + dt * dda, db + dt * ddb
+
+
+def runge_kutta_step(state, torque):
+    """The classical method of fourth order over 0.2 s, as Gym's Acrobot-v1 takes it."""
+    dt = 0.2
+    slope = lambda s: (s[2], s[3], *acrobot_rates(*s, torque))
+    moved = lambda by, k: [x + by * d for x, d in zip(state, k)]
+    k1 = slope(state)
+    k2 = slope(moved(dt / 2, k1))
+    k3 = slope(moved(dt / 2, k2))
+    k4 = slope(moved(dt, k3))
+    return tuple(x + dt / 6 * (p + 2 * q + 2 * r + s) for x, p, q, r, s in zip(state, k1, k2, k3, k4))
+
+
+def acrobot(genomes, state, steps, method=euler_step):
+    """Gym's Acrobot with the "book" equations. The reward is +1 with the tip above 1, else −0.01."""
 
     def wrapped(angle):
         return angle - 2 * PI * np.floor((angle + PI) / (2 * PI))
@@ -73,32 +113,23 @@ def acrobot(genomes, state, steps):
         seen = np.stack([np.cos(a), np.sin(a), np.cos(b), np.sin(b), da, db], axis=1)
         hidden = np.tanh(layer(seen, genomes, 0, 6, 16))
         torque = (np.argmax(layer(hidden, genomes, 112, 16, 3), axis=1) - 1).astype(genomes.dtype)
-        arm = mass * length * centre
-        d1 = mass * centre**2 + mass * (length**2 + centre**2 + 2 * length * centre * np.cos(b)) + 2 * inertia
-        d2 = mass * (centre**2 + length * centre * np.cos(b)) + inertia
-        phi2 = mass * centre * gravity * np.cos(a + b - PI / 2)
-        phi1 = (
-            -arm * db * db * np.sin(b)
-            - 2 * arm * db * da * np.sin(b)
-            + (mass * centre + mass * length) * gravity * np.cos(a - PI / 2)
-            + phi2
-        )
-        dda_b = torque + d2 / d1 * phi1 - arm * da * da * np.sin(b) - phi2
-        ddb = dda_b / (mass * centre**2 + inertia - d2 * d2 / d1)
-        dda = -(d2 * ddb + phi1) / d1
-        a, b = wrapped(a + dt * da), wrapped(b + dt * db)
-        da, db = np.clip(da + dt * dda, -4 * PI, 4 * PI), np.clip(db + dt * ddb, -9 * PI, 9 * PI)
+        a, b, da, db = method((a, b, da, db), torque)
+        a, b = wrapped(a), wrapped(b)
+        da, db = np.clip(da, -4 * PI, 4 * PI), np.clip(db, -9 * PI, 9 * PI)
         reward += np.where(-np.cos(a) - np.cos(a + b) > 1, 1.0, -0.01).astype(genomes.dtype)
     return reward, np.stack([a, b, da, db], axis=1)
 
 
-def mountaincar(genomes, position, steps):
-    """Gym's MountainCar-v0 with a linear policy over 3 actions. The reward is −1 for each step until the flag."""
+def mountaincar(genomes, position, steps, hidden=0):
+    """Gym's MountainCar-v0 under a policy over 3 actions, linear or with a hidden layer. The reward is −1 for each step until the flag."""
     velocity = np.zeros_like(position)
     alive = np.ones(len(genomes), bool)
     reward = np.zeros(len(genomes), genomes.dtype)
     for _ in range(steps):
-        action = np.argmax(layer(np.stack([position, velocity], axis=1), genomes, 0, 2, 3), axis=1)
+        seen = np.stack([position, velocity], axis=1)
+        if hidden:
+            seen = np.tanh(layer(seen, genomes, 0, 2, hidden))
+        action = np.argmax(layer(seen, genomes, 3 * hidden, hidden or 2, 3), axis=1)
         v = velocity + (action - 1).astype(genomes.dtype) * 0.001 - 0.0025 * np.cos(3 * position)
         v = np.clip(v, -0.07, 0.07)
         p = np.clip(position + v, -1.2, 0.6)
@@ -220,7 +251,7 @@ def draw(name, population, steps, dims=7, seed=1):
             lean[[16, 24]], lean[[17, 25]], lean[41], lean[42] = 1, -1, 1, 1
             genomes = lean + normal("genomes", population, 58, scale=0.3)
             return {"genomes": genomes, "state": uniform("state", -0.05, 0.05, population, 4)}
-        case "acrobot":
+        case "acrobot" | "acrobot-rk4":
             state = uniform("state", -0.1, 0.1, population, 4)
             return {"genomes": normal("genomes", population, 163), "state": state}
         case "mountaincar":
@@ -228,6 +259,12 @@ def draw(name, population, steps, dims=7, seed=1):
             along = np.array([0, 0, 0, -30, 0, 30, 0, 0, 0], f32)
             scale = np.repeat(np.array([0.3, 10, 0.2], f32), 3)
             genomes = along + scale * normal("genomes", population, 9)
+            return {"genomes": genomes, "position": uniform("position", -0.6, -0.4, population)}
+        case "mountaincar-51":
+            # As above, by a hidden layer of 8.
+            along, scale = np.zeros(51, f32), np.full(51, 0.3, f32)
+            along[8:16], along[24:48:3], along[26:48:3], scale[8:16] = 30, -1, 1, 10
+            genomes = along + scale * normal("genomes", population, 51)
             return {"genomes": genomes, "position": uniform("position", -0.6, -0.4, population)}
         case "montecarlo":
             return {"seeds": (bits(seed, "seeds", population) >> np.uint64(32)).astype(np.uint32)}
@@ -247,7 +284,17 @@ def draw(name, population, steps, dims=7, seed=1):
             return {"genomes": normal("genomes", population, 246), "signals": signals}
 
 
-WORKLOADS = {f.__name__: f for f in [rastrigin, cartpole, acrobot, mountaincar, montecarlo, nbody, portfolio]}
+WORKLOADS = {
+    "rastrigin": rastrigin,
+    "cartpole": cartpole,
+    "acrobot": acrobot,
+    "acrobot-rk4": partial(acrobot, method=runge_kutta_step),
+    "mountaincar": mountaincar,
+    "mountaincar-51": partial(mountaincar, hidden=8),
+    "montecarlo": montecarlo,
+    "nbody": nbody,
+    "portfolio": portfolio,
+}
 
 
 def run(name, inputs, steps, float_type=np.float32, **options):

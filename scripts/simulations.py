@@ -36,7 +36,9 @@ FIXED = {
     "cartpole": [(37, 50), (1, 50)],
     "cartpole-until": [(37, 300), (1, 300)],
     "acrobot": [(37, 30), (3, 30)],
+    "acrobot-rk4": [(37, 20), (3, 20)],
     "mountaincar": [(37, 90), (65, 90)],
+    "mountaincar-51": [(37, 90), (5, 90)],
     "montecarlo": [(37, 75), (5, 75)],
     "nbody": [(37, 20), (5, 20)],
     "portfolio": [(37, 45), (7, 13)],
@@ -139,33 +141,52 @@ def cartpole(trips, until=False):
         return g.model([("reward", FLOAT, [POPULATION], reward), ("last", FLOAT, [POPULATION, 4], state)], trips)
 
 
-def acrobot(trips):
-    length, centre, mass, inertia, gravity, dt = 1.0, 0.5, 1.0, 1.0, 9.8, 0.05
+def acrobot_rates(a, b, da, db, torque):
+    """The accelerations of both links."""
+    length, centre, mass, inertia, gravity = 1.0, 0.5, 1.0, 1.0, 9.8
+    cos_b, sin_b = op("Cos", b), op("Sin", b)
+    arm = mass * length * centre
+    d1 = mass * (length**2 + centre**2 + 2 * length * centre * cos_b) + (mass * centre**2 + 2 * inertia)
+    d2 = mass * (centre**2 + length * centre * cos_b) + inertia
+    phi2 = mass * centre * gravity * op("Cos", a + b - PI / 2)
+    phi1 = -arm * db * db * sin_b - 2 * arm * db * da * sin_b
+    phi1 = phi1 + (mass * centre + mass * length) * gravity * op("Cos", a - PI / 2) + phi2
+    moved = torque + d2 / d1 * phi1 - arm * da * da * sin_b - phi2
+    ddb = moved / (mass * centre**2 + inertia - d2 * d2 / d1)
+    return -((d2 * ddb + phi1) / d1), ddb
 
+
+def euler_step(state, torque):
+    dt, (dda, ddb) = 0.05, acrobot_rates(*state, torque)
+    a, b, da, db = state
+    return a + dt * da, b + dt * db, da + dt * dda, db + dt * ddb
+
+
+def runge_kutta_step(state, torque):
+    dt = 0.2
+    slope = lambda s: (s[2], s[3], *acrobot_rates(*s, torque))
+    moved = lambda by, k: [x + by * d for x, d in zip(state, k)]
+    k1 = slope(state)
+    k2 = slope(moved(dt / 2, k1))
+    k3 = slope(moved(dt / 2, k2))
+    k4 = slope(moved(dt, k3))
+    return [x + dt / 6 * (p + 2.0 * q + 2.0 * r + s) for x, p, q, r, s in zip(state, k1, k2, k3, k4)]
+
+
+def acrobot(trips, name="acrobot", method=euler_step):
     def wrapped(angle):
         return angle - 2 * PI * op("Floor", (angle + PI) / (2 * PI))
 
     inputs = [("genomes", FLOAT, [POPULATION, 163]), ("state", FLOAT, [POPULATION, 4]), STEPS]
-    with Graph("acrobot", inputs) as g:
+    with Graph(name, inputs) as g:
         genomes, first, steps = g.values
 
         def step(_, a, b, da, db, reward):
-            cos_b, sin_b = op("Cos", b), op("Sin", b)
-            seen = stacked([op("Cos", a), op("Sin", a), cos_b, sin_b, da, db])
+            seen = stacked([op("Cos", a), op("Sin", a), op("Cos", b), op("Sin", b), da, db])
             hidden = op("Tanh", layer(seen, genomes, 0, 6, 16))
             action = op("ArgMax", layer(hidden, genomes, 112, 16, 3), axis=1, keepdims=0)
-            torque = cast(action, FLOAT) - 1.0
-            arm = mass * length * centre
-            d1 = mass * (length**2 + centre**2 + 2 * length * centre * cos_b) + (mass * centre**2 + 2 * inertia)
-            d2 = mass * (centre**2 + length * centre * cos_b) + inertia
-            phi2 = mass * centre * gravity * op("Cos", a + b - PI / 2)
-            phi1 = -arm * db * db * sin_b - 2 * arm * db * da * sin_b
-            phi1 = phi1 + (mass * centre + mass * length) * gravity * op("Cos", a - PI / 2) + phi2
-            moved = torque + d2 / d1 * phi1 - arm * da * da * sin_b - phi2
-            ddb = moved / (mass * centre**2 + inertia - d2 * d2 / d1)
-            dda = -((d2 * ddb + phi1) / d1)
-            a, b = wrapped(a + dt * da), wrapped(b + dt * db)
-            da, db = clip(da + dt * dda, -4 * PI, 4 * PI), clip(db + dt * ddb, -9 * PI, 9 * PI)
+            a, b, da, db = method((a, b, da, db), cast(action, FLOAT) - 1.0)
+            a, b, da, db = wrapped(a), wrapped(b), clip(da, -4 * PI, 4 * PI), clip(db, -9 * PI, 9 * PI)
             height = -op("Cos", a) - op("Cos", a + b)
             return a, b, da, db, reward + op("Where", height > 1.0, 1.0, -0.01)
 
@@ -177,17 +198,23 @@ def acrobot(trips):
         return g.model(outputs, trips)
 
 
-def mountaincar(trips):
-    inputs = [("genomes", FLOAT, [POPULATION, 9]), ("position", FLOAT, [POPULATION]), STEPS]
-    with Graph("mountaincar", inputs) as g:
+def mountaincar(trips, hidden=0):
+    count = 9 if not hidden else 3 * hidden + 3 * hidden + 3
+    inputs = [("genomes", FLOAT, [POPULATION, count]), ("position", FLOAT, [POPULATION]), STEPS]
+    with Graph("mountaincar" if not hidden else f"mountaincar-{count}", inputs) as g:
         genomes, first, steps = g.values
 
-        def step(_, position, velocity, alive, reward):
+        def action_of(position, velocity):
+            seen = stacked([position, velocity])
+            if hidden:
+                return op("ArgMax", layer(op("Tanh", layer(seen, genomes, 0, 2, hidden)), genomes, 3 * hidden, hidden, 3), axis=1, keepdims=0)
             # A sum of products, where other models have a matrix product.
             weights = op("Reshape", genes(genomes, 0, 6), [0, 2, 3])
-            seen = op("Unsqueeze", stacked([position, velocity]), [2])
-            logits = op("ReduceSum", seen * weights, [1], keepdims=0) + genes(genomes, 6, 9)
-            action = op("ArgMax", logits, axis=1, keepdims=0)
+            logits = op("ReduceSum", op("Unsqueeze", seen, [2]) * weights, [1], keepdims=0) + genes(genomes, 6, 9)
+            return op("ArgMax", logits, axis=1, keepdims=0)
+
+        def step(_, position, velocity, alive, reward):
+            action = action_of(position, velocity)
             v = velocity + (cast(action, FLOAT) - 1.0) * 0.001 - 0.0025 * op("Cos", 3.0 * position)
             v = clip(v, -0.07, 0.07)
             p = clip(position + v, -1.2, 0.6)
@@ -305,7 +332,9 @@ MODELS = {
     "cartpole": cartpole,
     "cartpole-until": lambda trips: cartpole(trips, until=True),
     "acrobot": acrobot,
+    "acrobot-rk4": lambda trips: acrobot(trips, "acrobot-rk4", runge_kutta_step),
     "mountaincar": mountaincar,
+    "mountaincar-51": lambda trips: mountaincar(trips, hidden=8),
     "montecarlo": montecarlo,
     "nbody": nbody,
     "portfolio": portfolio,

@@ -52,10 +52,37 @@ def cartpole(genome, state, steps):
     return reward, state
 
 
-def acrobot(genome, state, steps):
-    length, centre, mass, inertia, gravity, dt = 1.0, 0.5, 1.0, 1.0, 9.8, 0.05
+def acrobot_rates(a, b, da, db, torque):
+    length, centre, mass, inertia, gravity = 1.0, 0.5, 1.0, 1.0, 9.8
     arm = mass * length * centre
+    d1 = mass * centre**2 + mass * (length**2 + centre**2 + 2 * length * centre * jnp.cos(b)) + 2 * inertia
+    d2 = mass * (centre**2 + length * centre * jnp.cos(b)) + inertia
+    phi2 = mass * centre * gravity * jnp.cos(a + b - PI / 2)
+    phi1 = -arm * db * db * jnp.sin(b) - 2 * arm * db * da * jnp.sin(b)
+    phi1 += (mass * centre + mass * length) * gravity * jnp.cos(a - PI / 2) + phi2
+    moved = torque + d2 / d1 * phi1 - arm * da * da * jnp.sin(b) - phi2
+    ddb = moved / (mass * centre**2 + inertia - d2 * d2 / d1)
+    return -(d2 * ddb + phi1) / d1, ddb
 
+
+def slope(state, torque):
+    return jnp.stack([state[2], state[3], *acrobot_rates(*state, torque)])
+
+
+def euler_step(state, torque):
+    return state + 0.05 * slope(state, torque)
+
+
+def runge_kutta_step(state, torque):
+    dt = 0.2
+    k1 = slope(state, torque)
+    k2 = slope(state + dt / 2 * k1, torque)
+    k3 = slope(state + dt / 2 * k2, torque)
+    k4 = slope(state + dt * k3, torque)
+    return state + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+
+def acrobot(genome, state, steps, method=euler_step):
     def wrapped(angle):
         return angle - 2 * PI * jnp.floor((angle + PI) / (2 * PI))
 
@@ -64,16 +91,8 @@ def acrobot(genome, state, steps):
         seen = jnp.stack([jnp.cos(a), jnp.sin(a), jnp.cos(b), jnp.sin(b), da, db])
         hidden = jnp.tanh(layer(seen, genome, 0, 6, 16))
         torque = (jnp.argmax(layer(hidden, genome, 112, 16, 3)) - 1).astype(jnp.float32)
-        d1 = mass * centre**2 + mass * (length**2 + centre**2 + 2 * length * centre * jnp.cos(b)) + 2 * inertia
-        d2 = mass * (centre**2 + length * centre * jnp.cos(b)) + inertia
-        phi2 = mass * centre * gravity * jnp.cos(a + b - PI / 2)
-        phi1 = -arm * db * db * jnp.sin(b) - 2 * arm * db * da * jnp.sin(b)
-        phi1 += (mass * centre + mass * length) * gravity * jnp.cos(a - PI / 2) + phi2
-        moved = torque + d2 / d1 * phi1 - arm * da * da * jnp.sin(b) - phi2
-        ddb = moved / (mass * centre**2 + inertia - d2 * d2 / d1)
-        dda = -(d2 * ddb + phi1) / d1
-        a, b = wrapped(a + dt * da), wrapped(b + dt * db)
-        da, db = jnp.clip(da + dt * dda, -4 * PI, 4 * PI), jnp.clip(db + dt * ddb, -9 * PI, 9 * PI)
+        a, b, da, db = method(state, torque)
+        a, b, da, db = wrapped(a), wrapped(b), jnp.clip(da, -4 * PI, 4 * PI), jnp.clip(db, -9 * PI, 9 * PI)
         high = -jnp.cos(a) - jnp.cos(a + b) > 1
         return jnp.stack([a, b, da, db]), reward + jnp.where(high, 1.0, -0.01)
 
@@ -81,9 +100,14 @@ def acrobot(genome, state, steps):
     return reward, state
 
 
-def mountaincar(genome, position, steps):
+def mountaincar(genome, position, steps, hidden=0):
+    def policy(seen):
+        if hidden:
+            seen = jnp.tanh(layer(seen, genome, 0, 2, hidden))
+        return jnp.argmax(layer(seen, genome, 3 * hidden, hidden or 2, 3))
+
     def step(position, velocity, alive, reward):
-        action = jnp.argmax(layer(jnp.stack([position, velocity]), genome, 0, 2, 3))
+        action = policy(jnp.stack([position, velocity]))
         v = velocity + (action - 1).astype(jnp.float32) * 0.001 - 0.0025 * jnp.cos(3 * position)
         v = jnp.clip(v, -0.07, 0.07)
         p = jnp.clip(position + v, -1.2, 0.6)
@@ -157,8 +181,21 @@ def portfolio(genome, signals, steps):
     return (jnp.where(worst > 0.85, -9999.0, value),)
 
 
+SIMULATIONS = {
+    "rastrigin": rastrigin,
+    "cartpole": cartpole,
+    "acrobot": acrobot,
+    "acrobot-rk4": partial(acrobot, method=runge_kutta_step),
+    "mountaincar": mountaincar,
+    "mountaincar-51": partial(mountaincar, hidden=8),
+    "montecarlo": montecarlo,
+    "nbody": nbody,
+    "portfolio": portfolio,
+}
+
+
 def prepare(name, inputs, steps):
-    one = partial(globals()[name], steps=steps)
+    one = partial(SIMULATIONS[name], steps=steps)
     # Bodies interact, so they are not a population to map over. All individuals get the same signals.
     axes = tuple(None if k == "signals" else 0 for k in inputs)
     generation = jax.jit(one if name == "nbody" else jax.vmap(one, in_axes=axes))

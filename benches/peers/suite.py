@@ -270,7 +270,7 @@ def loops(form, prepare, names, seconds=1.0):
 def torch_eager(name):
     import torch_loops
 
-    short = ["rastrigin", "cartpole", "acrobot", "mountaincar", "nbody", "portfolio"]
+    short = [n for n in torch_loops.SIMULATIONS if n != "montecarlo"]
     yield from loops("PyTorch", torch_loops.prepare, ["montecarlo"] if name.endswith("montecarlo") else short)
 
 
@@ -289,7 +289,7 @@ def torch_graph(_):
                 outputs = start()
         return lambda: graph.replay() or outputs, wait, fetch
 
-    yield from loops("PyTorch in a CUDA graph", prepare, ["cartpole", "acrobot", "mountaincar", "nbody", "portfolio"])
+    yield from loops("PyTorch in a CUDA graph", prepare, [n for n in torch_loops.SIMULATIONS if n not in ("rastrigin", "montecarlo")])
 
 
 @task(*[f"loops/torch.compile {n}" for n in COMPILED_STEPS])
@@ -329,7 +329,7 @@ def numpy_loops(_):
     def prepare(name, inputs, steps):
         return lambda: common.reference.run(name, inputs, steps), lambda _: None, lambda output: output
 
-    yield from loops("NumPy", prepare, ["rastrigin", "cartpole", "acrobot", "mountaincar", "nbody", "portfolio"], seconds=0.5)
+    yield from loops("NumPy", prepare, [n for n in common.reference.WORKLOADS if n != "montecarlo"], seconds=0.5)
 
 
 @task("loops/triton")
@@ -352,17 +352,20 @@ def evolution(_):
     import jax_evolution
     import numpy as np
 
-    population = 4096
     for name, reach in jax_evolution.REACH.items():
-        genes, generations = (58, 20) if name == "cartpole" else (10, 200)
-        share, spread = (0.1, 0.2) if name == "cartpole" else (1 / genes, 0.1 * reach)
-        run = jax_evolution.evolution(name, share, spread)
-        genomes = np.random.default_rng(1).uniform(-reach, reach, (population, genes)).astype(np.float32)
-        best = [float(run(genomes, seed, generations)[1]) for seed in range(8)]
-        seconds = timed(lambda: run(genomes, 1, generations)[1].block_until_ready(), lambda: None, 12)
-        yield row(f"evolution/{name}, {population} x {generations}/a whole evolution", seconds)
+        kinds = [("", 4096, 58, 20)]
         if name != "cartpole":
-            yield row(f"evolution/{name}, {population} x {generations}/best fitness", best, "1")
+            kinds = [("", 4096, 10, 200), (" of few", 256, 10, 200), (" of many", 65536, 10, 200), (" of 100 genes", 4096, 100, 200)]
+        for kind, population, genes, generations in kinds:
+            share, spread = (0.1, 0.2) if name == "cartpole" else (1 / genes, 0.1 * reach)
+            run = jax_evolution.evolution(name, share, spread)
+            genomes = np.random.default_rng(1).uniform(-reach, reach, (population, genes)).astype(np.float32)
+            best = [float(run(genomes, seed, generations)[1]) for seed in range(8)]
+            seconds = timed(lambda: run(genomes, 1, generations)[1].block_until_ready(), lambda: None, 12)
+            id = f"evolution/{name}{kind}, {population} x {generations}"
+            yield row(f"{id}/a whole evolution", seconds)
+            if name != "cartpole":
+                yield row(f"{id}/best fitness", best, "1")
 
 
 @task("ranks")
@@ -376,7 +379,7 @@ def ranks(_):
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
 
-    for name in ["rastrigin", "cartpole", "acrobot", "mountaincar", "portfolio"]:
+    for name in [n for n in common.reference.WORKLOADS if n not in ("montecarlo", "nbody")]:
         population, steps, dims = common.reference.USUAL[name]
         found = []
         for seed in range(1, 4):

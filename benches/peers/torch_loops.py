@@ -5,6 +5,7 @@
                                              (needs: pip install torch numpy)
 """
 import math
+from functools import partial
 
 import torch
 
@@ -51,9 +52,38 @@ def cartpole(genomes, state, steps):
     return reward, state
 
 
-def acrobot(genomes, state, steps):
-    length, centre, mass, inertia, gravity, dt = 1.0, 0.5, 1.0, 1.0, 9.8, 0.05
+def acrobot_rates(a, b, da, db, torque):
+    length, centre, mass, inertia, gravity = 1.0, 0.5, 1.0, 1.0, 9.8
     arm = mass * length * centre
+    cos_b, sin_b = torch.cos(b), torch.sin(b)
+    d1 = mass * centre**2 + mass * (length**2 + centre**2 + 2 * length * centre * cos_b) + 2 * inertia
+    d2 = mass * (centre**2 + length * centre * cos_b) + inertia
+    phi2 = mass * centre * gravity * torch.cos(a + b - PI / 2)
+    phi1 = -arm * db * db * sin_b - 2 * arm * db * da * sin_b
+    phi1 = phi1 + (mass * centre + mass * length) * gravity * torch.cos(a - PI / 2) + phi2
+    moved = torque + d2 / d1 * phi1 - arm * da * da * sin_b - phi2
+    ddb = moved / (mass * centre**2 + inertia - d2 * d2 / d1)
+    return -(d2 * ddb + phi1) / d1, ddb
+
+
+def euler_step(state, torque):
+    dt, (dda, ddb) = 0.05, acrobot_rates(*state, torque)
+    a, b, da, db = state
+    return a + dt * da, b + dt * db, da + dt * dda, db + dt * ddb
+
+
+def runge_kutta_step(state, torque):
+    dt = 0.2
+    slope = lambda s: (s[2], s[3], *acrobot_rates(*s, torque))
+    moved = lambda by, k: [x + by * d for x, d in zip(state, k)]
+    k1 = slope(state)
+    k2 = slope(moved(dt / 2, k1))
+    k3 = slope(moved(dt / 2, k2))
+    k4 = slope(moved(dt, k3))
+    return [x + dt / 6 * (p + 2 * q + 2 * r + s) for x, p, q, r, s in zip(state, k1, k2, k3, k4)]
+
+
+def acrobot(genomes, state, steps, method=euler_step):
     first, second = layers(genomes, (6, 16), (16, 3))
 
     def wrapped(angle):
@@ -62,26 +92,21 @@ def acrobot(genomes, state, steps):
     a, b, da, db = state.unbind(1)
     reward = torch.zeros_like(a)
     for _ in range(steps):
-        cos_b, sin_b = torch.cos(b), torch.sin(b)
-        seen = torch.stack([torch.cos(a), torch.sin(a), cos_b, sin_b, da, db], dim=1)
+        seen = torch.stack([torch.cos(a), torch.sin(a), torch.cos(b), torch.sin(b), da, db], dim=1)
         torque = (second(torch.tanh(first(seen))).argmax(dim=1) - 1).float()
-        d1 = mass * centre**2 + mass * (length**2 + centre**2 + 2 * length * centre * cos_b) + 2 * inertia
-        d2 = mass * (centre**2 + length * centre * cos_b) + inertia
-        phi2 = mass * centre * gravity * torch.cos(a + b - PI / 2)
-        phi1 = -arm * db * db * sin_b - 2 * arm * db * da * sin_b
-        phi1 = phi1 + (mass * centre + mass * length) * gravity * torch.cos(a - PI / 2) + phi2
-        moved = torque + d2 / d1 * phi1 - arm * da * da * sin_b - phi2
-        ddb = moved / (mass * centre**2 + inertia - d2 * d2 / d1)
-        dda = -(d2 * ddb + phi1) / d1
-        a, b = wrapped(a + dt * da), wrapped(b + dt * db)
-        da, db = (da + dt * dda).clamp(-4 * PI, 4 * PI), (db + dt * ddb).clamp(-9 * PI, 9 * PI)
+        a, b, da, db = method((a, b, da, db), torque)
+        a, b, da, db = wrapped(a), wrapped(b), da.clamp(-4 * PI, 4 * PI), db.clamp(-9 * PI, 9 * PI)
         high = -torch.cos(a) - torch.cos(a + b) > 1
         reward = reward + torch.where(high, 1.0, -0.01)
     return reward, torch.stack([a, b, da, db], dim=1)
 
 
-def mountaincar(genomes, position, steps):
-    (policy,) = layers(genomes, (2, 3))
+def mountaincar(genomes, position, steps, hidden=0):
+    if hidden:
+        first, second = layers(genomes, (2, hidden), (hidden, 3))
+        policy = lambda x: second(torch.tanh(first(x)))
+    else:
+        (policy,) = layers(genomes, (2, 3))
     velocity, reward = torch.zeros_like(position), torch.zeros_like(position)
     alive = torch.ones_like(position, dtype=torch.bool)
     for _ in range(steps):
@@ -158,13 +183,26 @@ def portfolio(genomes, signals, steps):
     return (torch.where(worst > 0.85, -9999.0, value),)
 
 
+SIMULATIONS = {
+    "rastrigin": rastrigin,
+    "cartpole": cartpole,
+    "acrobot": acrobot,
+    "acrobot-rk4": partial(acrobot, method=runge_kutta_step),
+    "mountaincar": mountaincar,
+    "mountaincar-51": partial(mountaincar, hidden=8),
+    "montecarlo": montecarlo,
+    "nbody": nbody,
+    "portfolio": portfolio,
+}
+
+
 def prepare(name, inputs, steps):
     wide = lambda v: v.astype("int64") if v.dtype == "uint32" else v
     given = [torch.from_numpy(wide(v)).to(DEVICE) for v in inputs.values()]
 
     def start():
         with torch.inference_mode():
-            return globals()[name](*given, steps=steps)
+            return SIMULATIONS[name](*given, steps=steps)
 
     def wait(_):
         if DEVICE.type == "cuda":

@@ -912,8 +912,17 @@ fn small_operands_and_results_of_a_loop_share_bindings() {
 
 #[test]
 fn a_simulation_of_independent_individuals_is_one_dispatch() {
-    let all =
-        ["acrobot", "cartpole", "cartpole-until", "montecarlo", "mountaincar", "portfolio", "rastrigin"];
+    let all = [
+        "acrobot",
+        "acrobot-rk4",
+        "cartpole",
+        "cartpole-until",
+        "montecarlo",
+        "mountaincar",
+        "mountaincar-51",
+        "portfolio",
+        "rastrigin",
+    ];
     for name in all {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/simulations").join(name);
         let model = std::fs::read(folder.join("model.onnx")).unwrap();

@@ -44,7 +44,10 @@ fn the_suite_runs_continues_and_is_reported() {
         "loops",
         "fusion",
         "evolution",
+        "narrow",
         "crossover",
+        "processes",
+        "ranks",
         "training",
     ] {
         let mut rows = record.rows.iter().filter(|r| r.group() == group);

@@ -172,8 +172,8 @@ Examples:
   wgfc bench loops portfolio --steps 500,1500,5000 --form fused --form by-hand --svg steps.svg
   wgfc bench loops cartpole acrobot --population 256,1024,4096,16384 --csv population.csv --json
 
-Workloads: rastrigin, cartpole, acrobot, mountaincar, montecarlo, nbody, portfolio; all without a name. The
-graphs are those of fixtures/simulations, inputs are drawn from the seed and stay on the device. Before they
+Workloads: rastrigin, cartpole, acrobot, acrobot-rk4, mountaincar, mountaincar-51, montecarlo, nbody, portfolio; all without
+a name. The graphs are those of fixtures/simulations, inputs are drawn from the seed and stay on the device. Before they
 are timed, all forms of a workload must agree; where the dynamics are chaotic, after the first hundred or so
 steps and for all but a few individuals. Generations a second are by the clock, of several submitted
 together. Times are medians with their 95% confidence intervals.")]

@@ -71,11 +71,13 @@ macro_rules! workload {
 }
 
 /// The simulations in the order in which they are reported.
-pub const WORKLOADS: [Workload; 7] = [
+pub const WORKLOADS: [Workload; 9] = [
     workload!("rastrigin", [4096, 1, 2000], Steps::None, Share::One, 512, "population", usize::MAX),
     workload!("cartpole", [4096, 500, 1], Steps::Value, Share::Threads, 0, "population", 100),
     workload!("acrobot", [4096, 500, 1], Steps::Value, Share::Threads, 0, "population", 100),
+    workload!("acrobot-rk4", [4096, 500, 1], Steps::Value, Share::Threads, 0, "population", 30),
     workload!("mountaincar", [4096, 200, 1], Steps::Value, Share::Threads, 0, "population", 200),
+    workload!("mountaincar-51", [4096, 200, 1], Steps::Value, Share::Threads, 0, "population", 200),
     workload!("montecarlo", [4096, 100_000, 1], Steps::Value, Share::Threads, 0, "population", usize::MAX),
     workload!("nbody", [512, 200, 1], Steps::Value, Share::OneStep, 1024, "bodies", 50),
     workload!("portfolio", [10_000, 1500, 1], Steps::Extent, Share::Threads, 0, "population", 500),
@@ -127,7 +129,7 @@ impl Workload {
                 let state = d.uniform("state", n * 4, -0.05, 0.05);
                 vec![("genomes", matrix(58, genomes)), ("state", matrix(4, state))]
             }
-            "acrobot" => vec![
+            "acrobot" | "acrobot-rk4" => vec![
                 ("genomes", matrix(163, d.normal("genomes", n * 163, 1.0))),
                 ("state", matrix(4, d.uniform("state", n * 4, -0.1, 0.1))),
             ],
@@ -143,6 +145,22 @@ impl Workload {
                 }
                 let position = Tensor::from_f32(vec![n], &d.uniform("position", n, -0.6, -0.4));
                 vec![("genomes", matrix(9, genomes)), ("position", position)]
+            }
+            "mountaincar-51" => {
+                // As above, by a hidden layer of 8.
+                let mut genomes = d.normal("genomes", n * 51, 1.0);
+                for g in genomes.chunks_exact_mut(51) {
+                    for (i, g) in g.iter_mut().enumerate() {
+                        *g *= if (8..16).contains(&i) { 10.0 } else { 0.3 };
+                    }
+                    g[8..16].iter_mut().for_each(|g| *g += 30.0);
+                    for unit in g[24..48].chunks_exact_mut(3) {
+                        unit[0] -= 1.0;
+                        unit[2] += 1.0;
+                    }
+                }
+                let position = Tensor::from_f32(vec![n], &d.uniform("position", n, -0.6, -0.4));
+                vec![("genomes", matrix(51, genomes)), ("position", position)]
             }
             "montecarlo" => {
                 let mut rng = Rng::new(seed, "seeds");
@@ -198,11 +216,13 @@ mod tests {
     /// The expected sums come from scripts/simulation_reference.py.
     #[test]
     fn inputs_are_those_of_the_reference() {
-        let sums: [&[f64]; 7] = [
+        let sums: [&[f64]; 9] = [
             &[15.564233645796776],
             &[10.64458647952415, -0.11553567857481539],
             &[-15.408986798487604, -0.23107135714963078],
+            &[-15.408986798487604, -0.23107135714963078],
             &[41.11629888298921, -2.4795993864536285],
+            &[1226.0338487026747, -2.4795993864536285],
             &[13368629175.0],
             &[-6.956340312957764, -0.04388033039867878, 4.103925049304962],
             &[-20.5750774780754, 117.13810068799648],

@@ -142,25 +142,43 @@ pub struct Evolution {
     solved: Option<f32>,
 }
 
-const fn function(name: &'static str, model: &'static [u8], reach: f32) -> Evolution {
-    Evolution { name, model, reach, population: 4096, genes: 10, generations: 200, solved: None }
-}
-
 /// Policies of CartPole.
 const fn cartpole(name: &'static str, population: usize, generations: usize) -> Evolution {
     let model = include_bytes!("../../../fixtures/evolution/cartpole/model.onnx");
     Evolution { name, model, reach: 1.0, population, genes: 58, generations, solved: Some(-500.0) }
 }
 
-/// The evolutions. Of many random policies for CartPole one solves it already; a small population has to evolve.
-pub const EVOLUTIONS: [Evolution; 7] = [
-    cartpole("cartpole", 4096, 20),
-    cartpole("cartpole of few", 32, 40),
-    function("sphere", include_bytes!("../../../fixtures/evolution/sphere/model.onnx"), 5.12),
-    function("ackley", include_bytes!("../../../fixtures/evolution/ackley/model.onnx"), 32.768),
-    function("schwefel", include_bytes!("../../../fixtures/evolution/schwefel/model.onnx"), 500.0),
-    function("griewank", include_bytes!("../../../fixtures/evolution/griewank/model.onnx"), 600.0),
-    function("rastrigin", include_bytes!("../../../fixtures/evolution/rastrigin/model.onnx"), 5.12),
+/// Four evolutions on a function: the usual one of 4,096 individuals with 10 genes, one of few, one of many, and one with 100 genes.
+macro_rules! function {
+    ($name:literal, $reach:literal) => {{
+        const MODEL: &[u8] = include_bytes!(concat!("../../../fixtures/evolution/", $name, "/model.onnx"));
+        const USUAL: Evolution = Evolution {
+            name: $name,
+            model: MODEL,
+            reach: $reach,
+            population: 4096,
+            genes: 10,
+            generations: 200,
+            solved: None,
+        };
+        [
+            USUAL,
+            Evolution { name: concat!($name, " of few"), population: 256, ..USUAL },
+            Evolution { name: concat!($name, " of many"), population: 65_536, ..USUAL },
+            Evolution { name: concat!($name, " of 100 genes"), genes: 100, ..USUAL },
+        ]
+    }};
+}
+
+/// The policies. Of many random ones one solves CartPole already; a small population has to evolve.
+pub const POLICIES: [Evolution; 2] = [cartpole("cartpole", 4096, 20), cartpole("cartpole of few", 32, 40)];
+/// The functions.
+pub const FUNCTIONS: [[Evolution; 4]; 5] = [
+    function!("sphere", 5.12),
+    function!("ackley", 32.768),
+    function!("schwefel", 500.0),
+    function!("griewank", 600.0),
+    function!("rastrigin", 5.12),
 ];
 
 /// A whole evolution in one run: its time, and how good the best individuals of several seeds are.
@@ -278,7 +296,8 @@ pub fn crossover(cx: &Context) -> Result<Vec<Reading>, Error> {
 }
 
 /// The simulations whose individuals are ranked by their first output.
-pub const RANKED: [&str; 5] = ["rastrigin", "cartpole", "acrobot", "mountaincar", "portfolio"];
+pub const RANKED: [&str; 7] =
+    ["rastrigin", "cartpole", "acrobot", "acrobot-rk4", "mountaincar", "mountaincar-51", "portfolio"];
 /// The most individuals of them.
 const MOST_RANKED: usize = 512;
 

@@ -1,7 +1,7 @@
 //! The tasks of the suite, in the order in which they run. A task gives the rows of one group.
 
 use super::energy::{Drawn, Meter};
-use super::experiments::{self, EVOLUTIONS, Evolution, RANKED};
+use super::experiments::{self, Evolution, FUNCTIONS, POLICIES, RANKED};
 use crate::cli::args::{AdapterArgs, BenchLoopsArgs, BenchSuiteArgs, LoopForm};
 use crate::cli::bench::WARM_UP;
 use crate::cli::device_cache::DeviceCache;
@@ -221,7 +221,8 @@ pub fn all(cx: &Context) -> Result<Vec<Task>, Error> {
         all.push(task(&format!("fusion/{name}"), What::Fusion(name, config, *levels_alone)));
     }
     all.push(task("narrow", What::Narrow));
-    for e in EVOLUTIONS.iter().take(if cx.quick { 1 } else { EVOLUTIONS.len() }) {
+    let evolutions = POLICIES.iter().chain(FUNCTIONS.iter().flatten());
+    for e in evolutions.take(if cx.quick { 1 } else { usize::MAX }) {
         all.push(task(&format!("evolution/{}", e.name), What::Evolution(e)));
     }
     let unets: &[(&str, Precision)] = match cx.small() {
