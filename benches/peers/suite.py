@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rows of `wgfc bench suite` by PyTorch, JAX, Triton, CUDA C++ and NumPy on a GPU with CUDA, in a file of the suite's form.
 
-    wgfc bench kernels --list --json > problems.json
+    wgfc bench kernels --list --json --work 20000 > problems.json
     python3 benches/peers/suite.py cuda.json --problems problems.json [--only WORD …] [--passes N] [--limit SECONDS]
     wgfc bench report wgfc.json cuda.json                     (needs: pip install numpy torch torchvision transformers jax triton cupy)
 
