@@ -130,7 +130,6 @@ def models(_):
 
 
 def decoder(capacity, dtype, fused):
-    import torch
     import torch_decode
 
     return torch_decode.decoder(DECODER, capacity, "cuda", dtype, frozenset(fused))
