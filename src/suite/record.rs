@@ -480,7 +480,11 @@ mod tests {
             "t",
             0,
             1.0,
-            vec![reading("t/a", &[1.0, 2.0]), Reading::missing("t/b", Unit::Joules, Better::Less, "no")],
+            // Numbers with as many digits as they may have.
+            vec![
+                reading("t/a", &[1.353_120_000_000_000_1e-6, 3.489_200_000_000_000_3e-7]),
+                Reading::missing("t/b", Unit::Joules, Better::Less, "no"),
+            ],
         );
         r.write(&path).unwrap();
         assert_eq!(Record::read(&path).unwrap(), r);
