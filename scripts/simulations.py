@@ -36,7 +36,7 @@ FIXED = {
     "cartpole": [(37, 50), (1, 50)],
     "cartpole-until": [(37, 300), (1, 300)],
     "acrobot": [(37, 30), (3, 30)],
-    "acrobot-rk4": [(37, 20), (3, 20)],
+    "acrobot-rk4": [(37, 8), (3, 8)],
     "mountaincar": [(37, 90), (65, 90)],
     "mountaincar-51": [(37, 90), (5, 90)],
     "montecarlo": [(37, 75), (5, 75)],
