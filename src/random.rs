@@ -10,8 +10,9 @@ use wgfc_compiler::import::{ExternalData, Format, checkpoint, decode, fx};
 use wgfc_ir::tensor::{ByteOwner, checked_numel};
 use wgfc_ir::{Class, DType, Scalar, Tensor};
 
-/// The file of a checkpoint's weights.
+/// The file of a checkpoint's weights, and the one that names the parts of those in several.
 const CHECKPOINT: &str = "model.safetensors";
+const CHECKPOINT_INDEX: &str = "model.safetensors.index.json";
 
 /// SplitMix64, started from a seed and a name: the same two give the same numbers on every machine.
 ///
@@ -142,7 +143,9 @@ impl RandomWeights {
     pub fn of(model: &[u8], external: &dyn ExternalData) -> Result<RandomWeights, Error> {
         match Format::of(model) {
             Format::Archive => return RandomWeights::of_archive(model, external),
-            Format::Checkpoint if external.open(CHECKPOINT).is_err() => {
+            Format::Checkpoint
+                if [CHECKPOINT, CHECKPOINT_INDEX].iter().all(|f| external.open(f).is_err()) =>
+            {
                 return RandomWeights::of_checkpoint(model);
             }
             Format::Gguf | Format::Checkpoint => {

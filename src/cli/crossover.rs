@@ -3,14 +3,15 @@
 use super::adapter;
 use super::args::{CacheArgs, InspectArgs};
 use super::device_cache::DeviceCache;
+use super::inputs::random_inputs;
 use super::terminal::Terminal;
 use super::{is_program, shown, some_of};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use wgfc::compiler::DeviceProfile;
 use wgfc::inspect::{table, time_text};
 use wgfc::runtime::stats::Estimate;
-use wgfc::{Error, Model, ModelFile, Options, Tensor, random};
+use wgfc::{Error, Model, ModelFile, Options};
 
 /// The sizes that are tried, until it is clear which is faster.
 const SIZES: [usize; 9] = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536];
@@ -52,15 +53,7 @@ pub fn points(
     let mut out = vec![];
     for size in sizes {
         let value = |symbol: &str| (symbol == name).then_some(*size as i64);
-        let inputs: BTreeMap<String, Tensor> = models[0]
-            .inputs()
-            .iter()
-            .filter(|p| p.broadcast.is_none())
-            .map(|p| {
-                let extents = p.shape.iter().map(|d| d.eval_syms(&value).unwrap_or(1).max(0) as usize);
-                (p.name.to_string(), random::tensor(p.dtype, extents.collect(), &p.name, 1))
-            })
-            .collect();
+        let inputs = random_inputs(&models[0], &value);
         let time = |model: &mut Model| {
             let mut times = vec![];
             while times.len() < runs + FIRST {
@@ -100,7 +93,7 @@ pub fn main(a: &InspectArgs, name: &str, options: &Options, t: &Terminal) -> Res
     let mut file = ModelFile::open(&a.model)?;
     // The shapes are known without weights, and which files are missing only after they have been looked up.
     let shapes = Model::on_cpu(&file, &Options { graph_only: true, ..options.clone() })?;
-    let symbols: std::collections::BTreeSet<String> = shapes
+    let symbols: BTreeSet<String> = shapes
         .inputs()
         .iter()
         .flat_map(|p| &p.shape)

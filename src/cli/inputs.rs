@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use wgfc::compiler::budget::Budget;
 use wgfc::ir::Scalar;
 use wgfc::value_info::{ValueInfo, bind, no_such_input};
-use wgfc::{DType, Error, Problem, Tensor, memory, npy, random};
+use wgfc::{DType, Error, Model, Problem, Tensor, memory, npy, random};
 
 /// The source of an input's values.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +51,16 @@ impl Source {
             },
         })
     }
+}
+
+/// Random inputs of a model. `size` gives the values of symbolic dimensions; those that it does not give are 1.
+pub fn random_inputs(model: &Model, size: &dyn Fn(&str) -> Option<i64>) -> BTreeMap<String, Tensor> {
+    let given = model.inputs().iter().filter(|p| p.broadcast.is_none());
+    let made = given.map(|p| {
+        let shape = p.shape.iter().map(|d| d.eval_syms(size).unwrap_or(1).max(0) as usize).collect();
+        (p.name.to_string(), random::tensor(p.dtype, shape, &p.name, 1))
+    });
+    made.collect()
 }
 
 /// Parses `--fix NAME=VALUE`, which makes an input of the model constant. `VALUE` is a file or integers: a single one is a

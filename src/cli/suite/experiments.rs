@@ -2,9 +2,10 @@
 //! with its sampler, from which batch on the device is faster than the processor, and processes that share the device.
 
 use super::doubled::{doubled, doubled_tensor};
-use super::tasks::{Context, FILLING, random_inputs};
+use super::tasks::{Context, FILLING};
 use crate::cli::bench::WARM_UP;
 use crate::cli::crossover;
+use crate::cli::inputs::random_inputs;
 use crate::cli::loops::workloads::{Size, Workload};
 use crate::cli::own::Program;
 use std::collections::{BTreeMap, BTreeSet};
@@ -247,7 +248,7 @@ pub fn diffusion(cx: &Context, name: &str, precision: Precision) -> Result<Vec<R
     let mut options = Options { precision, ..cx.options() };
     options.dims.insert("steps".to_owned(), SAMPLED as i64);
     let mut model = Model::compile_for(cx.gpu.clone(), &file, &options)?;
-    let mut inputs = random_inputs(&model);
+    let mut inputs = random_inputs(&model, &|_| None);
     // The time of each step, and the shares of the picture before and after it.
     let row = |i: usize| {
         let share = |i: usize| (0.1 + 0.8 * i as f32 / SAMPLED as f32).min(0.99);

@@ -30,7 +30,7 @@ pub fn main(a: &BenchSuiteArgs, t: &Terminal) -> Result<(), Error> {
         return run_pass(a, pass, t);
     }
     let started = Instant::now();
-    // What is wrong with the arguments shows before the first pass.
+    // Errors of the arguments are reported here, and not by the process of the first pass.
     let left: Vec<u32> = {
         let gpu = adapter::open(&a.adapter, t)?;
         let cache = DeviceCache::open(&a.cache, &gpu, t);

@@ -71,7 +71,7 @@ fn agreement(rows: &[Comparison]) -> Option<f64> {
 fn sections(records: &[(String, Record)], brief: bool) -> Result<Vec<Section>, Error> {
     let mut out = vec![devices(records)];
     if brief {
-        // Of other programs on one device no agreement is expected.
+        // Agreement is a property of runs of one program, and a brief report compares different ones.
         out[0].text.clear();
     }
     let compared: Vec<BTreeMap<String, Comparison>> = records[1..]

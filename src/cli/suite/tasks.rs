@@ -5,6 +5,7 @@ use super::experiments::{self, Evolution, FUNCTIONS, POLICIES, RANKED};
 use crate::cli::args::{AdapterArgs, BenchLoopsArgs, BenchSuiteArgs, LoopForm};
 use crate::cli::bench::WARM_UP;
 use crate::cli::device_cache::DeviceCache;
+use crate::cli::inputs::random_inputs;
 use crate::cli::kernels::list::{self, Problem};
 use crate::cli::kernels::measure::{How, Model as Kernel, measure};
 use crate::cli::loops::measure as loops;
@@ -351,16 +352,6 @@ fn kernels(cx: &Context, problems: &[Problem]) -> Result<Vec<Reading>, Error> {
     Ok(out)
 }
 
-/// Random inputs of a model whose sizes are fixed.
-pub fn random_inputs(model: &Model) -> BTreeMap<String, Tensor> {
-    let given = model.inputs().iter().filter(|p| p.broadcast.is_none());
-    let made = given.map(|p| {
-        let shape = p.shape.iter().map(|d| d.as_const().unwrap_or(1).max(0) as usize).collect();
-        (p.name.to_string(), random::tensor(p.dtype, shape, &p.name, 1))
-    });
-    made.collect()
-}
-
 /// A model with random weights and inputs: its runs one by one, in a row, and what the device does of them.
 fn model(
     cx: &Context,
@@ -375,7 +366,7 @@ fn model(
     let symbols = shapes.inputs().iter().flat_map(|p| &p.shape).flat_map(|d| d.symbols());
     options.dims.extend(symbols.map(|s| (s.to_string(), given(s.as_ref()))));
     let mut model = Model::compile_for(cx.gpu.clone(), &file, &options)?;
-    let all = random_inputs(&model);
+    let all = random_inputs(&model, &|_| None);
     let named: Vec<(&str, Tensor)> = all.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let warm = Instant::now();
     loop {

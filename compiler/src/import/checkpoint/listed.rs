@@ -2,11 +2,14 @@
 
 use super::config::Family;
 use super::tensors::Names;
-use super::{config, object, text_config};
+use super::{HELP, config, object, text_config};
 use crate::import::decoder::{Description, LayerPart as P, Part};
 use crate::{Diagnostic, Errors};
 use serde_json::{Map, Value as Json};
 use wgfc_ir::DType;
+
+/// The maximum number of tensors.
+const MOST_TENSORS: usize = 1 << 20;
 
 /// A tensor of a checkpoint: its name, type and shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +40,12 @@ pub fn tensors(bytes: &[u8]) -> Result<Vec<Listed>, Errors> {
         Some("float16") => DType::F16,
         _ => DType::F32,
     };
+    let experts = d.experts.as_ref().map_or(0, |e| e.count);
+    if d.layers.saturating_mul(experts) > MOST_TENSORS {
+        let message =
+            format!("{} layers of {experts} experts are more tensors than any checkpoint has", d.layers);
+        return Err(Diagnostic::model(message).help(HELP).into());
+    }
     let names = Names { family, prefix: "model.".into() };
     let mut parts = vec![(Part::Embedding, vec![vocabulary, d.width]), (Part::FinalNorm, vec![d.width])];
     let tied = text.get("tie_word_embeddings").and_then(Json::as_bool);
@@ -46,7 +55,6 @@ pub fn tensors(bytes: &[u8]) -> Result<Vec<Listed>, Errors> {
     for i in 0..d.layers {
         parts.extend(layer(&d, family, text).into_iter().map(|(p, shape)| (Part::Layer(i, p), shape)));
     }
-    let experts = d.experts.as_ref().map_or(0, |e| e.count);
     let each = parts.into_iter().flat_map(|(part, shape)| {
         names.of(part, &|i, _| i < experts).into_iter().map(move |name| Listed {
             name,
@@ -93,4 +101,46 @@ fn layer(d: &Description, family: Family, all: &Map<String, Json>) -> Vec<(P, Ve
         out.push((P::Down, vec![d.width, d.hidden]));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    /// The names and shapes in the header of a file of safetensors.
+    fn in_file(path: &Path) -> BTreeMap<String, Vec<usize>> {
+        let bytes = std::fs::read(path).unwrap();
+        let all = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        all.iter().map(|(name, t)| (name.to_owned(), t.shape().to_vec())).collect()
+    }
+
+    #[test]
+    fn tensors_are_those_that_transformers_saves() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/decoders");
+        let mut compared = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let model = entry.unwrap().path();
+            let Ok(config) = std::fs::read(model.join("config.json")) else { continue };
+            let listed = tensors(&config).unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+            let listed: BTreeMap<_, _> = listed.into_iter().map(|t| (t.name, t.shape)).collect();
+            assert_eq!(listed, in_file(&model.join("model.safetensors")), "{}", model.display());
+            compared += 1;
+        }
+        assert!(compared > 8, "{compared} models");
+    }
+
+    #[test]
+    fn configurations_of_no_checkpoint_are_refused() {
+        let said = |more: &str| {
+            let config = format!(
+                r#"{{"model_type": "mixtral", "num_hidden_layers": 1000, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1{more}}}"#
+            );
+            tensors(config.as_bytes()).unwrap_err().to_string()
+        };
+        assert!(said("").contains("no `vocab_size`"));
+        let many = r#", "vocab_size": 9, "num_local_experts": 9000000, "num_experts_per_tok": 2"#;
+        assert!(said(many).contains("9000000 experts"));
+    }
 }
