@@ -89,16 +89,19 @@ def euler_step(state, torque):
     return a + dt * da, b + dt * db, da + dt * dda, db + dt * ddb
 
 
-def runge_kutta_step(state, torque):
-    """The classical method of fourth order over 0.2 s, as Gym's Acrobot-v1 takes it."""
-    dt = 0.2
-    slope = lambda s: (s[2], s[3], *acrobot_rates(*s, torque))
+def runge_kutta(slope, state, dt):
+    """A step of the classical method of fourth order, of numbers of any kind."""
     moved = lambda by, k: [x + by * d for x, d in zip(state, k)]
     k1 = slope(state)
     k2 = slope(moved(dt / 2, k1))
     k3 = slope(moved(dt / 2, k2))
     k4 = slope(moved(dt, k3))
-    return tuple(x + dt / 6 * (p + 2 * q + 2 * r + s) for x, p, q, r, s in zip(state, k1, k2, k3, k4))
+    return [x + dt / 6 * (p + 2.0 * q + 2.0 * r + s) for x, p, q, r, s in zip(state, k1, k2, k3, k4)]
+
+
+def runge_kutta_step(state, torque):
+    """0.2 s, as Gym's Acrobot-v1 takes them."""
+    return runge_kutta(lambda s: (s[2], s[3], *acrobot_rates(*s, torque)), state, 0.2)
 
 
 def acrobot(genomes, state, steps, method=euler_step):

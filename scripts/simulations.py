@@ -163,14 +163,7 @@ def euler_step(state, torque):
 
 
 def runge_kutta_step(state, torque):
-    dt = 0.2
-    slope = lambda s: (s[2], s[3], *acrobot_rates(*s, torque))
-    moved = lambda by, k: [x + by * d for x, d in zip(state, k)]
-    k1 = slope(state)
-    k2 = slope(moved(dt / 2, k1))
-    k3 = slope(moved(dt / 2, k2))
-    k4 = slope(moved(dt, k3))
-    return [x + dt / 6 * (p + 2.0 * q + 2.0 * r + s) for x, p, q, r, s in zip(state, k1, k2, k3, k4)]
+    return reference.runge_kutta(lambda s: (s[2], s[3], *acrobot_rates(*s, torque)), state, 0.2)
 
 
 def acrobot(trips, name="acrobot", method=euler_step):

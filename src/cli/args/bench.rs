@@ -115,7 +115,7 @@ pub struct BenchReportArgs {
 }
 
 /// `wgfc bench suite`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   wgfc bench suite

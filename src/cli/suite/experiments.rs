@@ -2,7 +2,9 @@
 //! with its sampler, from which batch on the device is faster than the processor, and processes that share the device.
 
 use super::doubled::{doubled, doubled_tensor};
+use super::of_pass;
 use super::tasks::{Context, FILLING};
+use crate::cli::args::BenchSuiteArgs;
 use crate::cli::bench::WARM_UP;
 use crate::cli::crossover;
 use crate::cli::inputs::random_inputs;
@@ -379,12 +381,12 @@ fn at_once(cx: &Context, task: &str, part: &str, count: usize) -> Result<Vec<Vec
     let program = Program::this()?;
     let failed =
         |why: String| Error::usage(format!("a process of the suite failed: {why}"), "run the suite again");
-    let files: Vec<_> = (0..count).map(|i| cx.folder.path().join(format!("process {i}.json"))).collect();
+    let folder = cx.folder.path();
+    let name = task.replace('/', " ");
+    let files: Vec<_> = (0..count).map(|i| folder.join(format!("{name}, {i} of {count}.json"))).collect();
     let started = files.iter().map(|file| {
-        let mut c = program.command();
-        c.args(["bench", "suite", "--pass", "0", "--force", "--quiet", "--only", task, "--output"]).arg(file);
-        c.args(cx.adapter.iter().flat_map(|name| ["--adapter", name]));
-        c.args(cx.quick.then_some("--quick"));
+        let args = BenchSuiteArgs { output: file.clone(), only: vec![task.to_owned()], ..cx.args.clone() };
+        let mut c = of_pass(&program, &args, 0, true);
         c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
     });
     // All of them run before the first is waited for.

@@ -32,10 +32,8 @@ pub fn main(a: &BenchSuiteArgs, t: &Terminal) -> Result<(), Error> {
     let started = Instant::now();
     // Errors of the arguments are reported here, and not by the process of the first pass.
     let left: Vec<u32> = {
-        let gpu = adapter::open(&a.adapter, t)?;
-        let cache = DeviceCache::open(&a.cache, &gpu, t);
-        let record = begun(a, Device::of(gpu.summary()))?;
-        let all = tasks::all(&Context::new(gpu, cache, a)?)?;
+        let (record, context) = opened(a, t)?;
+        let all = tasks::all(&context)?;
         let chosen = chosen(&all, &a.only)?;
         let done = |pass: u32| chosen.iter().filter(|task| record.has(&task.name, pass)).count();
         let parts: usize = (0..a.passes).map(done).sum();
@@ -48,7 +46,7 @@ pub fn main(a: &BenchSuiteArgs, t: &Terminal) -> Result<(), Error> {
     };
     let program = Program::this()?;
     for pass in left {
-        let status = of_pass(&program, a, pass, t).stdin(Stdio::null()).status();
+        let status = of_pass(&program, a, pass, t.is_quiet()).stdin(Stdio::null()).status();
         match status {
             Ok(status) if status.success() => {}
             Ok(_) if signals::pending().is_some() => break,
@@ -77,8 +75,16 @@ pub fn main(a: &BenchSuiteArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
+/// The record to write, and what its tasks need.
+fn opened(a: &BenchSuiteArgs, t: &Terminal) -> Result<(Record, Context), Error> {
+    let gpu = adapter::open(&a.adapter, t)?;
+    let cache = DeviceCache::open(&a.cache, &gpu, t);
+    let record = begun(a, Device::of(gpu.summary()))?;
+    Ok((record, Context::new(gpu, cache, a)?))
+}
+
 /// The command line of one pass.
-fn of_pass(program: &Program, a: &BenchSuiteArgs, pass: u32, t: &Terminal) -> Command {
+fn of_pass(program: &Program, a: &BenchSuiteArgs, pass: u32, quiet: bool) -> Command {
     let mut c = program.command();
     c.args(["bench", "suite", "--passes", &a.passes.to_string(), "--pass", &pass.to_string(), "--output"]);
     c.arg(&a.output);
@@ -89,7 +95,7 @@ fn of_pass(program: &Program, a: &BenchSuiteArgs, pass: u32, t: &Terminal) -> Co
         (a.large, "--large"),
         (a.cache.no_tuning, "--no-tuning"),
         (a.cache.no_cache, "--no-cache"),
-        (t.is_quiet(), "--quiet"),
+        (quiet, "--quiet"),
     ];
     c.args(flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag));
     c
@@ -97,10 +103,7 @@ fn of_pass(program: &Program, a: &BenchSuiteArgs, pass: u32, t: &Terminal) -> Co
 
 /// Runs what is left of one pass, in this process.
 fn run_pass(a: &BenchSuiteArgs, pass: u32, t: &Terminal) -> Result<(), Error> {
-    let gpu = adapter::open(&a.adapter, t)?;
-    let cache = DeviceCache::open(&a.cache, &gpu, t);
-    let mut record = begun(a, Device::of(gpu.summary()))?;
-    let context = Context::new(gpu, cache, a)?;
+    let (mut record, context) = opened(a, t)?;
     let all = tasks::all(&context)?;
     let chosen = chosen(&all, &a.only)?;
     let left: Vec<&Task> = chosen.into_iter().filter(|task| !record.has(&task.name, pass)).collect();

@@ -86,11 +86,7 @@ const STEPS: [Step; 2] = [
 pub struct Context {
     pub gpu: Gpu,
     pub cache: DeviceCache,
-    pub quick: bool,
-    /// Whether there are decoders of more than a billion parameters.
-    large: bool,
-    /// The adapter as the user named it.
-    pub adapter: Option<String>,
+    pub args: BenchSuiteArgs,
     meter: Result<Meter, String>,
     /// A folder for models that are opened by their path, and for records of other processes.
     pub folder: tempfile::TempDir,
@@ -129,15 +125,7 @@ impl Context {
             Error::usage(format!("no temporary folder can be made: {e}"), "free some space there")
         })?;
         let meter = Meter::of(&gpu.summary().name, gpu.summary().is_software);
-        Ok(Context {
-            gpu,
-            cache,
-            quick: a.quick,
-            large: a.large,
-            adapter: a.adapter.adapter.clone(),
-            meter,
-            folder,
-        })
+        Ok(Context { gpu, cache, args: a.clone(), meter, folder })
     }
 
     fn software(&self) -> bool {
@@ -145,7 +133,7 @@ impl Context {
     }
     /// Whether models are small and repetitions few.
     pub fn small(&self) -> bool {
-        self.quick || self.software()
+        self.args.quick || self.software()
     }
     /// Options for this device with what was measured of it.
     pub fn options(&self) -> Options {
@@ -172,7 +160,7 @@ impl Context {
         Decoder::open(&path)?.with_random_weights()
     }
     fn seconds(&self) -> f64 {
-        if self.quick { FEW_SECONDS } else { SECONDS }
+        if self.args.quick { FEW_SECONDS } else { SECONDS }
     }
 }
 
@@ -191,13 +179,13 @@ pub fn all(cx: &Context) -> Result<Vec<Task>, Error> {
     }
     for (family, mut problems) in families {
         // The short suite has the first problem of each family.
-        problems.truncate(if cx.quick { 1 } else { usize::MAX });
+        problems.truncate(if cx.args.quick { 1 } else { usize::MAX });
         all.push(task(&format!("kernels/{family}"), What::Kernels(problems)));
     }
-    for (name, bytes, dims) in MODELS.iter().take(if cx.quick { 1 } else { MODELS.len() }) {
+    for (name, bytes, dims) in MODELS.iter().take(if cx.args.quick { 1 } else { MODELS.len() }) {
         all.push(task(&format!("models/{name}"), What::Model(name, bytes, dims)));
     }
-    let decoders: &[(&str, &'static [u8], Precision)] = match (cx.software(), cx.quick) {
+    let decoders: &[(&str, &'static [u8], Precision)] = match (cx.software(), cx.args.quick) {
         (true, _) => &[("2 layers of 24 f32", SMALL_DECODER, Precision::F32)],
         (false, true) => &[("qwen2 2 layers f32", SHORT_DECODER, Precision::F32)],
         (false, false) => &[
@@ -209,33 +197,34 @@ pub fn all(cx: &Context) -> Result<Vec<Task>, Error> {
     for (name, bytes, precision) in decoders {
         all.push(task(&format!("decode/{name}"), What::Decode(name, bytes, *precision)));
     }
-    for w in WORKLOADS.iter().filter(|w| !cx.quick || w.name == "cartpole") {
+    for w in WORKLOADS.iter().filter(|w| !cx.args.quick || w.name == "cartpole") {
         all.push(task(&format!("loops/{}", w.name), What::Loop(w)));
     }
-    let (name, bytes) = match (cx.software(), cx.quick) {
+    let (name, bytes) = match (cx.software(), cx.args.quick) {
         (true, _) => ("2 layers of 24", SMALL_DECODER),
         (false, true) => ("qwen2 2 layers", SHORT_DECODER),
         (false, false) => ("qwen2.5-0.5b", DECODER),
     };
     all.push(task(&format!("fusion/{name}"), What::Fusion(name, bytes, false)));
-    for (name, config, levels_alone) in LARGE.iter().filter(|_| cx.large) {
+    for (name, config, levels_alone) in LARGE.iter().filter(|_| cx.args.large) {
         all.push(task(&format!("fusion/{name}"), What::Fusion(name, config, *levels_alone)));
     }
     all.push(task("narrow", What::Narrow));
     let evolutions = POLICIES.iter().chain(FUNCTIONS.iter().flatten());
-    for e in evolutions.take(if cx.quick { 1 } else { usize::MAX }) {
+    for e in evolutions.take(if cx.args.quick { 1 } else { usize::MAX }) {
         all.push(task(&format!("evolution/{}", e.name), What::Evolution(e)));
     }
     let unets: &[(&str, Precision)] = match cx.small() {
         true => &[("narrow f32", Precision::F32)],
         false => &[("860 M parameters f32", Precision::F32), ("860 M parameters f16", Precision::F16)],
     };
-    for (name, precision) in unets.iter().filter(|_| !cx.quick) {
+    for (name, precision) in unets.iter().filter(|_| !cx.args.quick) {
         all.push(task(&format!("diffusion/{name}"), What::Diffusion(name, *precision)));
     }
     all.push(task("crossover", What::Crossover));
     all.push(task("processes", What::Processes));
-    for w in WORKLOADS.iter().filter(|w| RANKED.contains(&w.name) && (!cx.quick || w.name == "cartpole")) {
+    for w in WORKLOADS.iter().filter(|w| RANKED.contains(&w.name) && (!cx.args.quick || w.name == "cartpole"))
+    {
         all.push(task(&format!("ranks/{}", w.name), What::Ranks(w)));
     }
     for step in &STEPS {
@@ -296,7 +285,7 @@ fn speeds_of(cx: &Context) -> Result<Vec<Reading>, Error> {
     let copy = || device::measure_blocking(&cx.gpu).map(|m| m.copy_bytes_per_second).map_err(device_error);
     let copies = (0..if cx.small() { 2 } else { 5 }).map(|_| copy()).collect::<Result<Vec<f64>, Error>>()?;
     let mut out = vec![row("copy", Unit::BytesPerSecond, Better::More, copies)];
-    if !cx.quick {
+    if !cx.args.quick {
         let m = speeds::measure(&cx.gpu, &|_| ())?;
         let of = |f: fn(&wgfc::compiler::device::Speeds) -> f64| m.passes.iter().map(f).collect::<Vec<f64>>();
         out.extend([
