@@ -1,15 +1,17 @@
 //! Assembly of a [`Program`] from emitted kernels: buffers, arenas, dispatches, weights.
 
 use crate::cost::Expected;
+use crate::emit::link::{Bound, Part, Place, link};
 use crate::emit::{EmitContext, EmittedKernel, Target, emit};
 use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::grouping::TILE;
 use crate::kernel::bounds::{Facts, Proof, prove_all};
 use crate::kernel::{
-    Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Sort, Stage,
-    StagedLoop, TensorId, TensorKind,
+    Attention, Capacity, Expr, Family, Kernel, KernelGraph, KernelTensor, Loop, Map, Matmul, PrefixScan, Row,
+    Sort, Stage, StagedLoop, TensorId, TensorKind,
 };
 use crate::options::Options;
+use crate::schedule::sequences::{self, Buffers, Sequence};
 use crate::schedule::{Schedule, ScheduledGraph, spread};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::memory::{Item, Touch, assign_arenas};
 use wgfc_ir::program::{self, Buffer, BufferKind, DimConstraint, Dispatch, Port, Program, Stats};
-use wgfc_ir::{Dim, Graph, Poly};
+use wgfc_ir::{Dim, Graph, Poly, TensorType};
 
 /// Emits every kernel and assembles the program. `graph` is the graph from which the kernels were fused.
 pub fn assemble(
@@ -32,29 +34,12 @@ pub fn assemble(
     let symbols = symbols(graph, kernels);
     let bounds = &kernels.bounds;
     let cx = EmitContext::new(kernels, &symbols, Target::from(&options.profile));
-    let mut emitted: Vec<EmittedKernel> = vec![];
     let mut errors = vec![];
-    let mut known: FxHashMap<(u128, Schedule), (usize, Vec<TensorId>)> = FxHashMap::default();
-    for (k, schedule) in kernels.kernels.iter().zip(&scheduled.schedules) {
-        let hash = k.structural_hash(&kernels.tensors, Capacity::Counts);
-        let (key, tensors) = ((hash, schedule.clone()), k.tensors());
-        if let Some((i, theirs)) = known.get(&key) {
-            let twin = rebound(&emitted[*i], theirs, &tensors);
-            emitted.push(twin);
-            continue;
-        }
-        match emit(k, schedule, &cx) {
-            Ok(e) => {
-                known.insert(key, (emitted.len(), tensors));
-                emitted.push(e);
-            }
-            Err(d) if d.location == Location::default() => {
-                let node = k.nodes.first().cloned();
-                errors.push(d.at(Location { node, ..Location::default() }));
-            }
-            Err(d) => errors.push(d),
-        }
-    }
+    let mut emitter = Emitter { cx: &cx, known: FxHashMap::default() };
+    let units = emitter.units(scheduled).unwrap_or_else(|all| {
+        errors = all;
+        Units::default()
+    });
     for r in kernels.repeats.iter().filter(|r| bounds.concern(&r.times)) {
         let node = kernels.kernels.get(r.kernels.start).and_then(|k| k.nodes.first().cloned());
         let why = format!("a loop of `{}` steps, which a run computes, that is no single kernel", r.times);
@@ -65,10 +50,15 @@ pub fn assemble(
         return Err(Errors(errors));
     }
 
+    let extended = (!units.tensors.is_empty()).then(|| {
+        let tensors = kernels.tensors.iter().chain(&units.tensors).cloned().collect();
+        KernelGraph { tensors, ..kernels.clone() }
+    });
+    let kernels = extended.as_ref().unwrap_or(kernels);
     let mut weights = BTreeMap::new();
     let mut buffer_of: FxHashMap<TensorId, usize> = FxHashMap::default();
     let mut buffers = vec![];
-    let bound = emitted.iter().flat_map(|e| e.bindings.iter().map(|b| b.0));
+    let bound = units.list.iter().flat_map(|u| u.emitted.bindings.iter().map(|b| b.0));
     let used: BTreeSet<TensorId> = bound.chain(kernels.computed.iter().map(|c| c.1)).collect();
     let mut stats = stats;
     let address = |data: &Arc<wgfc_ir::Tensor>| Arc::as_ptr(data) as usize;
@@ -164,38 +154,48 @@ pub fn assemble(
     let mut kernel_of: FxHashMap<&str, usize> = FxHashMap::default();
     let mut program_kernels: Vec<program::Kernel> = vec![];
     let mut dispatches = vec![];
-    for ((k, e), proof) in kernels.kernels.iter().zip(&emitted).zip(&proofs) {
+    for Unit { kernels: own, emitted: e } in &units.list {
+        let made = &kernels.kernels[own.clone()];
         let kernel = *kernel_of.entry(e.wgsl.as_str()).or_insert_with(|| {
-            program_kernels.push(program_kernel(program_kernels.len(), k, e));
+            program_kernels.push(program_kernel(program_kernels.len(), &made[0], e));
             unproven.push(vec![]);
             program_kernels.len() - 1
         });
-        if let Proof::Unproven(all) = proof {
-            let new: Vec<String> = all.iter().filter(|a| !unproven[kernel].contains(*a)).cloned().collect();
-            unproven[kernel].extend(new);
+        for proof in &proofs[own.clone()] {
+            if let Proof::Unproven(all) = proof {
+                let new: Vec<String> =
+                    all.iter().filter(|a| !unproven[kernel].contains(*a)).cloned().collect();
+                unproven[kernel].extend(new);
+            }
+        }
+        let mut nodes: Vec<String> = vec![];
+        for n in made.iter().flat_map(|k| &k.nodes).map(ToString::to_string) {
+            if made.len() == 1 || !nodes.contains(&n) {
+                nodes.push(n);
+            }
         }
         dispatches.push(Dispatch {
             kernel,
             bindings: e.bindings.iter().map(|(t, _)| buffer_of[t]).collect(),
             workgroups: e.workgroups.clone().map(|w| bounds.most(&w)),
-            nodes: k.nodes.iter().map(|n| n.to_string()).collect(),
+            nodes,
             writes: e.bindings.iter().filter(|b| b.1 == program::Access::ReadWrite).map(written).collect(),
-            bytes: figure(bounds.most(&bytes(kernels, k, &options.expect))),
-            flops: figure(bounds.most(&flops(k))),
+            bytes: figure(bounds.most(&made.iter().map(|k| bytes(kernels, k, &options.expect)).sum())),
+            flops: figure(bounds.most(&made.iter().map(flops).sum())),
         });
     }
     let computing: BTreeSet<&String> = dispatches.iter().flat_map(|d: &Dispatch| &d.nodes).collect();
     stats.operators.retain(|n, _| computing.contains(n));
-    let computed = computed(kernels, bounds, &buffer_of);
+    let computed = computed(kernels, bounds, &buffer_of, &units);
     let kept = kernels.repeats.iter().map(|r| {
         let keeps = r.keeps.iter().filter_map(|t| buffer_of.get(t).copied());
-        (r.kernels.clone(), keeps.collect())
+        (units.of(&r.kernels), keeps.collect())
     });
     place(&mut buffers, &dispatches, &program_kernels, &kept.collect::<Vec<_>>(), &options.expect);
 
     let repeats = kernels.repeats.iter().map(|r| program::Repeat {
-        first: r.kernels.start,
-        count: r.kernels.len(),
+        first: units.of(&r.kernels).start,
+        count: units.of(&r.kernels).len(),
         times: r.times.clone(),
         why: r.why.clone(),
         until: r.until.and_then(|u| {
@@ -258,6 +258,7 @@ fn computed(
     kernels: &KernelGraph,
     bounds: &Bounds,
     buffer_of: &FxHashMap<TensorId, usize>,
+    units: &Units,
 ) -> Vec<program::Computed> {
     let mut out = vec![];
     for (symbol, tensor) in &kernels.computed {
@@ -266,11 +267,143 @@ fn computed(
             symbol: symbol.to_string(),
             bound: bounds.get(symbol).cloned().unwrap_or_default(),
             buffer: buffer_of.get(tensor).copied().unwrap_or_default(),
-            after: writer.map_or(0, |w| w + 1),
+            after: writer.map_or(0, |w| units.of(&(w..w + 1)).end),
         });
     }
     out.sort_by_key(|c| c.after);
     out
+}
+
+/// The kernels of a dispatch, as one text.
+struct Unit {
+    kernels: Range<usize>,
+    emitted: EmittedKernel,
+}
+
+/// All dispatches.
+#[derive(Default)]
+struct Units {
+    list: Vec<Unit>,
+    /// Tensors beside those of the kernels, in which sequences keep several.
+    tensors: Vec<KernelTensor>,
+}
+
+impl Units {
+    /// The dispatches of kernels.
+    fn of(&self, kernels: &Range<usize>) -> Range<usize> {
+        let before = |at: usize| self.list.partition_point(|u| u.kernels.end <= at);
+        before(kernels.start)..before(kernels.end)
+    }
+}
+
+/// Writes kernels, equal ones once.
+struct Emitter<'a> {
+    cx: &'a EmitContext<'a>,
+    known: FxHashMap<(u128, Schedule), (EmittedKernel, Vec<TensorId>)>,
+}
+
+impl Emitter<'_> {
+    fn emit(&mut self, k: &Kernel, schedule: &Schedule) -> Result<EmittedKernel, Diagnostic> {
+        let hash = k.structural_hash(&self.cx.graph.tensors, Capacity::Counts);
+        let (key, tensors) = ((hash, schedule.clone()), k.tensors());
+        if let Some((e, theirs)) = self.known.get(&key) {
+            return Ok(rebound(e, theirs, &tensors));
+        }
+        let e = emit(k, schedule, self.cx).map_err(|d| {
+            if d.location != Location::default() {
+                return d;
+            }
+            let node = k.nodes.first().cloned();
+            d.at(Location { node, ..Location::default() })
+        })?;
+        self.known.insert(key, (e.clone(), tensors));
+        Ok(e)
+    }
+
+    /// The kernels and sequences in order.
+    fn units(&mut self, scheduled: &ScheduledGraph) -> Result<Units, Vec<Diagnostic>> {
+        let kernels = &scheduled.graph.kernels;
+        let mut units = Units::default();
+        let mut errors = vec![];
+        let buffers = (!scheduled.sequences.is_empty()).then(|| Buffers::new(&scheduled.graph));
+        let mut at = 0;
+        while at < kernels.len() {
+            let sequence = scheduled.sequences.iter().find(|s| s.kernels.start == at);
+            if let Some((s, buffers)) = sequence.zip(buffers.as_ref()) {
+                match self.sequence(s, buffers, kernels, units.tensors.len()) {
+                    Ok((emitted, tensors)) => {
+                        units.tensors.extend(tensors);
+                        units.list.push(Unit { kernels: s.kernels.clone(), emitted });
+                        at = s.kernels.end;
+                        continue;
+                    }
+                    Err(why) => tracing::debug!(why, kernels = s.kernels.len(), "kernels stay apart"),
+                }
+            }
+            match self.emit(&kernels[at], &scheduled.schedules[at]) {
+                Ok(emitted) => units.list.push(Unit { kernels: at..at + 1, emitted }),
+                Err(d) => errors.push(d),
+            }
+            at += 1;
+        }
+        if errors.is_empty() { Ok(units) } else { Err(errors) }
+    }
+
+    /// A sequence as one kernel, and the tensors that it has beside those of its kernels, of which there are so many `before`.
+    fn sequence(
+        &mut self,
+        s: &Sequence,
+        buffers: &Buffers,
+        kernels: &[Kernel],
+        before: usize,
+    ) -> Result<(EmittedKernel, Vec<KernelTensor>), String> {
+        let own = &kernels[s.kernels.clone()];
+        let emitted = own.iter().zip(&s.schedules).map(|(k, schedule)| self.emit(k, schedule));
+        let emitted: Vec<EmittedKernel> = emitted.collect::<Result<_, _>>().map_err(|d| d.message)?;
+        let tensors = &self.cx.graph.tensors;
+        let mut bound: Vec<(sequences::Key, TensorId)> = vec![];
+        let parts = emitted.iter().map(|e| {
+            let places = e.bindings.iter().map(|(t, _)| {
+                let key = buffers.key(*t);
+                let at = bound.iter().position(|b| b.0 == key).unwrap_or_else(|| {
+                    bound.push((key, *t));
+                    bound.len() - 1
+                });
+                let ty = &tensors[*t].ty;
+                match key {
+                    sequences::Key::Constant(_) => Place::Constant(at),
+                    _ if buffers.is_within(key, &s.kernels) => {
+                        let bytes = packed(ty.dtype, &ty.numel()).as_const().unwrap_or(0);
+                        Place::Within(at, bytes as u64)
+                    }
+                    _ => Place::Buffer(at),
+                }
+            });
+            let places = places.collect();
+            let numbers = e.workgroups.clone().map(|w| w.as_const().and_then(|w| u32::try_from(w).ok()));
+            let [Some(x), Some(y), Some(z)] = numbers else {
+                return Err(String::from("a number of workgroups that is known only when the program runs"));
+            };
+            Ok(Part { kernel: e, places, workgroups: [x, y, z] })
+        });
+        let parts: Vec<Part> = parts.collect::<Result<_, _>>()?;
+        let linked = link(&parts)?;
+        let mut more = vec![];
+        let mut kernel = linked.kernel;
+        for ((tensor, _), bound_to) in kernel.bindings.iter_mut().zip(&linked.bindings) {
+            *tensor = match bound_to {
+                Bound::Buffer(i) => bound[*i].1,
+                Bound::Within(dtype, elements) => {
+                    let ty = TensorType::new(*dtype, vec![Dim::from(*elements as usize)]);
+                    more.push(KernelTensor { ty, kind: TensorKind::Intermediate, name: None });
+                    tensors.len() + before + more.len() - 1
+                }
+            };
+        }
+        #[cfg(feature = "validate")]
+        kernel.check().map_err(|d| d.message)?;
+        Ok((kernel, more))
+    }
 }
 
 /// A kernel with the same structure, bound to other tensors.

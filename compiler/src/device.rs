@@ -354,8 +354,12 @@ impl Speeds {
     /// The seconds of a [cycle](Speeds::cycle), for speeds that are times. No device combines the cores and the rate of
     /// [`Speeds::PORTABLE`]: for it, the cycles are those of [`Speeds::DISCRETE`], from which its ratios come.
     fn clock(&self) -> f64 {
-        let of_no_device = Speeds { dispatch_cost: self.dispatch_cost, ..Speeds::PORTABLE } == *self;
-        if of_no_device { Speeds::DISCRETE.cycle() } else { self.cycle() }
+        if self.are_of_no_device() { Speeds::DISCRETE.cycle() } else { self.cycle() }
+    }
+
+    /// Whether they are [`Speeds::PORTABLE`], at any cost of a dispatch.
+    pub(crate) fn are_of_no_device(&self) -> bool {
+        Speeds { dispatch_cost: self.dispatch_cost, ..Speeds::PORTABLE } == *self
     }
 
     /// The seconds in which a core executes 128 multiply-adds in f32. Cost models in cycles count these, whatever the

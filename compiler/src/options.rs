@@ -60,6 +60,8 @@ pub enum Technique {
     Layouts,
     /// Winograd convolution for 3 × 3 kernels, if it takes less time.
     Winograd,
+    /// Several small kernels in one dispatch, in which one workgroup runs them one after another.
+    Sequences,
 }
 
 /// The storage type of f32 values in memory. Kernels compute in f32 in any case.

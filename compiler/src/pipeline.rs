@@ -3,12 +3,12 @@
 use crate::error::{Diagnostic, Errors};
 use crate::fuse::Fusion;
 use crate::import::{ExternalData, Imported};
-use crate::kernel::{KernelGraph, TensorId};
+use crate::kernel::{Family, Kernel, KernelGraph, TensorId};
 use crate::layout::Arranged;
 use crate::loss_scale;
-use crate::options::{Options, Precision};
+use crate::options::{Options, Precision, Technique};
 use crate::passes::{self, Context, Scope, Section, Watch, verify, verify_kernels};
-use crate::schedule::ScheduledGraph;
+use crate::schedule::{ScheduledGraph, sequences};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -189,6 +189,38 @@ pub fn fuse_graph(
 
 /// [`fuse_graph`] that calls `watch` after each pass.
 pub fn fuse_watched(
+    graph: Graph,
+    stats: Stats,
+    options: &Options,
+    observe: Observe<'_>,
+    watch: Watch<'_>,
+) -> Result<Fused, Errors> {
+    let may = [Technique::KeyParts, Technique::Sequences].into_iter().all(|t| options.fuses(t));
+    if !may || !sequences::suits_device(&options.profile) {
+        return fuse_once(graph, stats, options, observe, watch);
+    }
+    let fused = fuse_once(graph.clone(), stats.clone(), options, observe, watch)?;
+    let has_parts = |k: &Kernel| matches!(&k.family, Family::Attention(a) if !a.part_stores.is_empty());
+    if !fused.kernels.kernels.iter().any(has_parts) || !sequences::suits(&fused.kernels, &options.profile) {
+        return Ok(fused);
+    }
+    // Several workgroups share out the keys of an attention. Where one workgroup runs all kernels, parts are only more work for it.
+    let mut whole = options.clone();
+    whole.without.insert(Technique::KeyParts);
+    let seconds = |f: &Fused| -> Result<f64, Errors> {
+        let ScheduledGraph { graph, schedules, .. } = schedule(f.kernels.clone(), options)?;
+        let cx =
+            crate::schedule::Context { graph: &graph, device: &options.profile, expect: &options.expect };
+        Ok(sequences::find(&schedules, &cx).seconds)
+    };
+    let other = fuse_once(graph.clone(), stats.clone(), &whole, &mut |_, _| {}, &mut |_| {})?;
+    if seconds(&other)? >= seconds(&fused)? {
+        return Ok(fused);
+    }
+    fuse_once(graph, stats, &whole, observe, watch)
+}
+
+fn fuse_once(
     mut graph: Graph,
     stats: Stats,
     options: &Options,
@@ -271,7 +303,14 @@ pub fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result
 /// # Errors
 /// Like [`schedule`](crate::schedule::schedule).
 pub fn schedule(kernels: KernelGraph, options: &Options) -> Result<ScheduledGraph, Errors> {
-    crate::schedule::schedule(kernels, &options.profile, &options.expect, &options.tuning, &options.schedules)
+    let device = &options.profile;
+    let mut all =
+        crate::schedule::schedule(kernels, device, &options.expect, &options.tuning, &options.schedules)?;
+    if options.fuses(Technique::Sequences) {
+        let cx = crate::schedule::Context { graph: &all.graph, device, expect: &options.expect };
+        all.sequences = sequences::find(&all.schedules, &cx).sequences;
+    }
+    Ok(all)
 }
 
 /// A stage, for logging.

@@ -234,7 +234,7 @@ impl Single {
         let KernelGraph { tensors, bounds, .. } = fused.kernels.clone();
         let own = tensors.len();
         let graph = KernelGraph { tensors, kernels: vec![k.clone()], bounds, ..KernelGraph::default() };
-        let all = ScheduledGraph { graph, schedules: vec![choice] };
+        let all = ScheduledGraph { graph, schedules: vec![choice], sequences: vec![] };
         let all = spread::expand(&all)?;
         let graph = &all.graph;
         let cx = EmitContext::new(graph, &symbols, Target::from(&options.profile));

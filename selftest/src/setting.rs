@@ -8,7 +8,7 @@ use wgfc_compiler::{DeviceProfile, Fusion, Options, Technique};
 use wgfc_ir::testing::Rng;
 use wgfc_runtime::DeviceLimits;
 
-const TECHNIQUES: [Technique; 10] = [
+const TECHNIQUES: [Technique; 11] = [
     Technique::Approximate,
     Technique::Merge,
     Technique::Epilogues,
@@ -19,6 +19,7 @@ const TECHNIQUES: [Technique; 10] = [
     Technique::LoopsInWorkgroups,
     Technique::Layouts,
     Technique::Winograd,
+    Technique::Sequences,
 ];
 
 /// A change of the device profile.
@@ -40,6 +41,8 @@ pub(crate) enum Part {
     Fast,
     /// The speeds of a software adapter.
     Slow,
+    /// The speeds of a fast device with long dispatches: one workgroup runs as many kernels as it can.
+    Joined,
 }
 
 impl Part {
@@ -55,6 +58,7 @@ impl Part {
             Part::ShortLoops(n) => p.loop_iterations = Some(p.loop_iterations.map_or(n, |m| m.min(n))),
             Part::Fast => p.speeds = Speeds { dispatch_cost: 4e-8, ..Speeds::DISCRETE },
             Part::Slow => p.speeds = Speeds::SOFTWARE,
+            Part::Joined => p.speeds = Speeds { dispatch_cost: 1e-3, ..Speeds::DISCRETE },
         }
     }
 }
@@ -70,6 +74,7 @@ impl fmt::Display for Part {
             Part::ShortLoops(n) => write!(f, "loops of at most {n} iterations"),
             Part::Fast => f.write_str("planned for a fast device"),
             Part::Slow => f.write_str("planned for a slow device"),
+            Part::Joined => f.write_str("planned for a device with long dispatches"),
         }
     }
 }
@@ -107,6 +112,7 @@ impl Setting {
         match rng.below(6) {
             0 => drop(s.parts.insert(Part::Fast)),
             1 => drop(s.parts.insert(Part::Slow)),
+            2 => drop(s.parts.insert(Part::Joined)),
             _ => {}
         }
         if looped && rng.one_in(2) {

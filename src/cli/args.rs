@@ -172,6 +172,8 @@ pub enum TechniqueArg {
     Layouts,
     /// Convolutions of 3 × 3 by fewer multiplications, where that takes less time
     Winograd,
+    /// Several small kernels in one dispatch, in which one workgroup runs them one after another
+    Sequences,
 }
 
 impl TechniqueArg {
@@ -188,6 +190,7 @@ impl TechniqueArg {
             TechniqueArg::LoopsInWorkgroups => Technique::LoopsInWorkgroups,
             TechniqueArg::Layouts => Technique::Layouts,
             TechniqueArg::Winograd => Technique::Winograd,
+            TechniqueArg::Sequences => Technique::Sequences,
         }
     }
 }

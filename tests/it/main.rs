@@ -61,6 +61,7 @@ mod precision;
 mod programs;
 mod scatters;
 mod schema;
+mod sequences;
 mod sized;
 mod snapshots;
 mod sorts;

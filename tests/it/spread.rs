@@ -141,7 +141,7 @@ fn program(
     fits: &dyn Fn(&Spread) -> bool,
 ) -> (Program, usize) {
     let fused = fuse_graph(graph.clone(), Stats::default(), options, &mut |_, _| {}).unwrap();
-    let ScheduledGraph { graph: kernels, mut schedules } = schedule(fused.kernels, options).unwrap();
+    let ScheduledGraph { graph: kernels, mut schedules, .. } = schedule(fused.kernels, options).unwrap();
     let cx = Context { graph: &kernels, device: &options.profile, expect: &options.expect };
     let mut shared = 0;
     for (k, s) in kernels.kernels.iter().zip(&mut schedules) {
@@ -154,7 +154,7 @@ fn program(
             shared += 1;
         }
     }
-    let all = ScheduledGraph { graph: kernels, schedules };
+    let all = ScheduledGraph { graph: kernels, schedules, sequences: vec![] };
     (assemble(&fused.graph, &all, options, fused.stats).unwrap(), shared)
 }
 

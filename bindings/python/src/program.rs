@@ -370,7 +370,7 @@ pub fn compile(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Program> {
     let levels = "\"none\", \"elementwise\", \"full\"";
-    let parts = "\"approximate\", \"merge\", \"epilogues\", \"waiting-scales\", \"key-parts\", \"loops\", \"loops-in-invocations\", \"loops-in-workgroups\", \"layouts\"";
+    let parts = "\"approximate\", \"merge\", \"epilogues\", \"waiting-scales\", \"key-parts\", \"loops\", \"loops-in-invocations\", \"loops-in-workgroups\", \"layouts\", \"winograd\", \"sequences\"";
     let (weights, activations) = (weight_bits(weights)?, activation_bits(activations)?);
     let precision = word("precision", precision, "\"f32\", \"f16\"")?;
     if !keep_f32.is_empty() && precision == Precision::F32 && weights == WeightBits::Own {

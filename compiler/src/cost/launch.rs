@@ -190,6 +190,13 @@ impl Launch {
         let memory = self.memory / speeds.bytes_per_cycle();
         overlapped([cores, start * (all - 1.0).max(0.0), memory])
     }
+
+    /// The estimated time in [cycles](crate::device::Speeds::cycle) if one workgroup does the work of all, one after another.
+    pub fn in_turn(&self, device: &DeviceProfile) -> f64 {
+        let speeds = &device.speeds;
+        let read = self.memory / (speeds.workgroup_bandwidth.min(speeds.bandwidth) * speeds.cycle());
+        overlapped([self.workgroups * overlapped([self.busy(device), self.waits(device)]), read])
+    }
 }
 
 #[cfg(test)]

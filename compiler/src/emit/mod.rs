@@ -15,6 +15,7 @@ pub mod index;
 mod integer_tiles;
 mod integers;
 mod lanes;
+pub mod link;
 pub mod loops;
 pub mod matmul;
 pub mod memory;

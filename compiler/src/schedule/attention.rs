@@ -265,7 +265,7 @@ pub fn candidates(kernel: &Kernel, k: &kernel::Attention, cx: &Context) -> Vec<A
 }
 
 /// All ways that a device can run on an attention kernel, with their counts.
-fn launches(kernel: &Kernel, k: &kernel::Attention, cx: &Context) -> Vec<(Attention, Launch)> {
+pub(super) fn launches(kernel: &Kernel, k: &kernel::Attention, cx: &Context) -> Vec<(Attention, Launch)> {
     let device = cx.device;
     let p = Problem::of(kernel, k);
     let mut out = vec![];

@@ -13,6 +13,7 @@ mod nested;
 pub mod prefix_scans;
 pub mod products;
 pub mod rows;
+pub mod sequences;
 pub mod sorts;
 pub mod spread;
 pub mod steps;
@@ -25,6 +26,7 @@ use crate::kernel::{Capacity, Family, Kernel, KernelGraph};
 use crate::{Diagnostic, Errors, Location};
 use cost::{Expected, Launch};
 use rustc_hash::FxHashMap;
+use sequences::Sequence;
 use table::Tuning;
 
 /// How a kernel is computed.
@@ -72,6 +74,8 @@ pub struct ScheduledGraph {
     pub graph: KernelGraph,
     /// The schedule of each.
     pub schedules: Vec<Schedule>,
+    /// Kernels that are in one dispatch, with other schedules.
+    pub sequences: Vec<Sequence>,
 }
 
 /// Chooses for all kernels: what was `given`, else what was measured, else what is preferred for the device.
@@ -102,7 +106,7 @@ pub fn schedule(
     if !errors.is_empty() {
         return Err(Errors(errors));
     }
-    let mut all = ScheduledGraph { graph, schedules };
+    let mut all = ScheduledGraph { graph, schedules, sequences: vec![] };
     table::replace(&mut all, given, device, expect)?;
     verify(&all, device).map_err(|all| Errors(all.into_iter().map(Diagnostic::internal).collect()))?;
     Ok(all)

@@ -14,6 +14,7 @@
 //! between, which they did after they had read the place.
 
 use super::loop_forms::{Loop, Spread};
+use super::sequences::Sequence;
 use super::{Schedule, ScheduledGraph, maps};
 use crate::Diagnostic;
 use crate::kernel::{
@@ -308,7 +309,12 @@ pub fn expand(all: &ScheduledGraph) -> Result<Cow<'_, ScheduledGraph>, Diagnosti
         let kernels = moved[r.kernels.start]..moved[r.kernels.end];
         graph.repeats.push(Repeat { kernels, ..r.clone() });
     }
-    Ok(Cow::Owned(ScheduledGraph { graph, schedules }))
+    let sequences = all.sequences.iter().map(|s| {
+        let kernels = moved[s.kernels.start]..moved[s.kernels.end];
+        Sequence { kernels, schedules: s.schedules.clone() }
+    });
+    let sequences = sequences.collect();
+    Ok(Cow::Owned(ScheduledGraph { graph, schedules, sequences }))
 }
 
 /// The three kernels of a loop.

@@ -221,7 +221,7 @@ fn as_steps(
     let (steps, loops): (Vec<Steps>, Vec<_>) = all.into_iter().unzip();
     interpret(graph, kernels, &loops, setup)?;
     let schedules = steps.into_iter().map(Schedule::Steps).collect();
-    let all = ScheduledGraph { graph: kernels.clone(), schedules };
+    let all = ScheduledGraph { graph: kernels.clone(), schedules, sequences: vec![] };
     let program = compiled(graph, &all, setup).map_err(|e| format!("written from loops: {e}"))?;
     match execute(graph, &program, setup, head) {
         // A single invocation has many iterations where many could share them.
@@ -401,7 +401,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
             if schedules.len() != kernels.kernels.len() {
                 return Err(format!("{} schedules for {} kernels", schedules.len(), kernels.kernels.len()));
             }
-            let all = ScheduledGraph { graph: kernels, schedules };
+            let all = ScheduledGraph { graph: kernels, schedules, sequences: vec![] };
             described(&all, &setup)?;
             if let Some(loops) = as_scheduled(&all)? {
                 interpret(&graph, &all.graph, &loops, &setup)?;

@@ -15,6 +15,7 @@ pub use neighbours::{declare, is_long, read, written};
 use super::Context;
 use super::nested::Nest;
 use crate::Diagnostic;
+use crate::cost::Launch;
 use crate::kernel::bindings::{Binding, Bindings, Encoding, per_word};
 use crate::kernel::length::{self, MOST_INSTRUCTIONS};
 use crate::kernel::{Expr, Family, Kernel};
@@ -307,6 +308,45 @@ pub fn goes_in_tiles(kernel: &Kernel, cx: &Context) -> bool {
 /// As [`choose`](super::choose).
 pub fn choose(kernel: &Kernel, cx: &Context) -> Result<Map, Diagnostic> {
     Ok(Problem::new(kernel, cx)?.choose())
+}
+
+/// The schedules of a map kernel without tiles in workgroups of so many invocations, with their counts.
+///
+/// # Errors
+/// As [`choose`](super::choose).
+pub(super) fn launches(
+    kernel: &Kernel,
+    threads: u32,
+    cx: &Context,
+) -> Result<Vec<(Flat, Launch)>, Diagnostic> {
+    let p = Problem::new(kernel, cx)?;
+    let (least, all) = (p.least(), p.elements() as f64);
+    let mut widths: Vec<u32> = p.widths().into_iter().filter(|w| p.neighbours(*w).is_some()).collect();
+    if !widths.contains(&least) {
+        widths.push(least);
+    }
+    let bytes = f64::from(p.widest_of_each());
+    Ok(widths
+        .into_iter()
+        .map(|elements| {
+            let width = f64::from(elements);
+            let each = f64::from(threads) * width;
+            // Neighbours are loaded together.
+            let loads = (p.loads as f64 + 1.0) * f64::from(threads);
+            let launch = Launch {
+                workgroups: (all / each).ceil().max(1.0),
+                threads: f64::from(threads),
+                operations: p.instructions as f64 * each,
+                loads,
+                cached: p.loads as f64 * bytes * each,
+                fetched: p.loads as f64 * bytes * each,
+                stored: bytes * each,
+                steps: 1.0,
+                ..Launch::default()
+            };
+            (Flat { threads, elements, unroll: 1 }, launch)
+        })
+        .collect())
 }
 
 /// All schedules of a map kernel that a device can run, the preferred one first, then by how little they differ from it.

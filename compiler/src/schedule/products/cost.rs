@@ -25,7 +25,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
 }
 
 /// The counts of a product; `None` for a window that the problem does not have.
-fn launch(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> Option<Launch> {
+pub fn launch(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> Option<Launch> {
     let sizes = Sizes::of(p, expect);
     Some(match g {
         Product::Tiled(t) => tiled(t, p, &sizes),

@@ -113,7 +113,7 @@ impl Work {
         f64::from(self.launch(s, device).cycles(device) as f32)
     }
 
-    fn launch(&self, s: &Row, device: &DeviceProfile) -> Launch {
+    pub(super) fn launch(&self, s: &Row, device: &DeviceProfile) -> Launch {
         let overlaps = device.speeds.overlaps();
         let [threads, lanes, width] = [s.threads, s.lanes, s.width].map(f64::from);
         let subgroup = f64::from(device.subgroup.unwrap_or(SUBGROUP).min(s.threads));

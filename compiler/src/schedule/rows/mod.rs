@@ -13,6 +13,7 @@ pub(super) use cost::Access;
 
 use super::Context;
 use crate::Diagnostic;
+use crate::cost::Launch;
 use crate::device::DeviceProfile;
 use crate::kernel::dependence::{Dependence, lie_side_by_side, var_bit};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Reduction};
@@ -213,6 +214,15 @@ pub fn cycles(
 ) -> Result<impl Fn(&Row, &DeviceProfile) -> f64 + use<>, Diagnostic> {
     let work = Problem::new(kernel, cx)?.work;
     Ok(move |s: &Row, device: &DeviceProfile| work.cycles(s, device))
+}
+
+/// All schedules of a row kernel that a device can run, with their counts.
+///
+/// # Errors
+/// As [`choose`](super::choose).
+pub(super) fn launches(kernel: &Kernel, cx: &Context) -> Result<Vec<(Row, Launch)>, Diagnostic> {
+    let p = Problem::new(kernel, cx)?;
+    Ok(p.all().into_iter().map(|s| (s, p.work.launch(&s, cx.device))).collect())
 }
 
 /// The values of a position that several passes of an unrolled kernel need: each with the pass that computes it first.

@@ -1,0 +1,283 @@
+//! Sequences: kernels that one workgroup runs one after another, in one dispatch.
+//!
+//! A dispatch costs some microseconds, in which one workgroup does much: a narrow model, whose kernels have little work, is faster as one
+//! workgroup that goes from kernel to kernel past a barrier than as dispatches that each keep more of the device busy. [`find`] chooses
+//! ranges of kernels by estimated times. Each kernel of a sequence has a schedule of its own: that which takes one workgroup least time.
+
+use super::{Context, Schedule, attention, maps, products, rows};
+use crate::cost::Launch;
+use crate::device::{DeviceProfile, Speeds};
+use crate::kernel::{Capacity, Family, Kernel, KernelGraph, KernelTensor, TensorId, TensorKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use wgfc_ir::Dim;
+
+/// Kernels in one dispatch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sequence {
+    /// The kernels.
+    pub kernels: Range<usize>,
+    /// The schedule of each.
+    pub schedules: Vec<Schedule>,
+}
+
+/// The numbers of invocations of a workgroup that are tried.
+const THREADS: [u32; 5] = [64, 128, 256, 512, 1024];
+/// Durations of a dispatch in which one workgroup must have done the work of a kernel.
+const SHORT: f64 = 4.0;
+/// The barriers between two kernels.
+const BARRIERS: f64 = 2.0;
+
+/// The times of a kernel, in seconds.
+#[derive(Clone)]
+struct Times {
+    /// In a dispatch of its own, without what the dispatch costs.
+    apart: f64,
+    /// By one workgroup of each size, with the schedule.
+    alone: Vec<Option<(f64, Schedule)>>,
+}
+
+/// The sequences of a graph.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Those that are estimated to be faster than the kernels apart.
+    pub sequences: Vec<Sequence>,
+    /// The estimated time of all kernels in seconds.
+    pub seconds: f64,
+}
+
+/// Whether plans for a device may have sequences.
+///
+/// A plan for any device has none, nor one for a device whose cores run one invocation after another: there several cores with a part of a
+/// kernel each are faster.
+pub fn suits_device(device: &DeviceProfile) -> bool {
+    device.speeds.overlaps() && !device.speeds.are_of_no_device()
+}
+
+/// Whether a device may run several kernels of a graph as a sequence: one workgroup reads its constants in some time.
+pub fn suits(graph: &KernelGraph, device: &DeviceProfile) -> bool {
+    let speeds = &device.speeds;
+    let constant = |t: &KernelTensor| match &t.kind {
+        TensorKind::Const(data) => data.dtype.bytes_for(data.numel()) as f64,
+        _ => 0.0,
+    };
+    let bytes: f64 = graph.tensors.iter().map(constant).sum();
+    let count = graph.kernels.len();
+    count > 1
+        && suits_device(device)
+        && bytes / speeds.workgroup_bandwidth < count as f64 * SHORT * speeds.dispatch_cost
+}
+
+/// Chooses the sequences of a graph.
+pub fn find(schedules: &[Schedule], cx: &Context) -> Found {
+    let graph = cx.graph;
+    if !suits(graph, cx.device) {
+        return Found::default();
+    }
+    let mut known: FxHashMap<u128, Times> = FxHashMap::default();
+    let timed = |(k, s): (&Kernel, &Schedule)| {
+        let hash = k.structural_hash(&graph.tensors, Capacity::Counts);
+        known.entry(hash).or_insert_with(|| Times::of(k, s, cx)).clone()
+    };
+    let times: Vec<Times> = graph.kernels.iter().zip(schedules).map(timed).collect();
+    let dispatch = cx.device.speeds.dispatch_cost;
+    let buffers = Buffers::new(graph);
+    // The least time of the kernels before each, and the sequence that ends there: its first kernel, and the size of the workgroup.
+    let mut best: Vec<(f64, Option<(usize, usize)>)> = vec![(0.0, None)];
+    for end in 1..=graph.kernels.len() {
+        let mut least = (best[end - 1].0 + times[end - 1].apart + dispatch, None);
+        let mut bound: FxHashSet<Key> = FxHashSet::default();
+        let mut alone = [dispatch; THREADS.len()];
+        for start in (0..end).rev() {
+            let range = start..end;
+            bound.extend(graph.kernels[start].tensors().into_iter().map(|t| buffers.key(t)));
+            // Those within lie in one or two buffers.
+            let bindings = bound.iter().filter(|k| !buffers.is_within(**k, &range)).count() + 2;
+            for (sum, own) in alone.iter_mut().zip(&times[start].alone) {
+                *sum += own.as_ref().map_or(f64::INFINITY, |o| o.0);
+            }
+            let fits = bindings <= cx.device.max_storage_buffers as usize && !splits_a_repeat(&range, graph);
+            if !fits || alone.iter().all(|a| a.is_infinite()) {
+                break;
+            }
+            for (size, sum) in alone.iter().enumerate().filter(|_| range.len() > 1) {
+                if best[start].0 + sum < least.0 {
+                    least = (best[start].0 + sum, Some((start, size)));
+                }
+            }
+        }
+        best.push(least);
+    }
+    let mut sequences = vec![];
+    let mut end = graph.kernels.len();
+    while end > 0 {
+        let Some((start, size)) = best[end].1 else {
+            end -= 1;
+            continue;
+        };
+        let own = times[start..end].iter().filter_map(|t| Some(t.alone[size].clone()?.1));
+        sequences.push(Sequence { kernels: start..end, schedules: own.collect() });
+        end = start;
+    }
+    sequences.reverse();
+    Found { sequences, seconds: best.last().map_or(0.0, |b| b.0) }
+}
+
+/// The buffer that holds a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// Of a tensor that has its own.
+    Tensor(TensorId),
+    /// Of a state.
+    State(usize),
+    /// Of a constant, by the address of its data.
+    Constant(usize),
+}
+
+/// The buffers of a graph's tensors.
+pub struct Buffers {
+    of: Vec<Key>,
+    /// The first and the last kernel that use each.
+    users: FxHashMap<Key, (usize, usize)>,
+    /// Those that hold a value of their own between kernels, which nothing else has.
+    apart: FxHashSet<Key>,
+}
+
+impl Buffers {
+    /// The buffers of these tensors.
+    pub fn new(graph: &KernelGraph) -> Buffers {
+        let kind = |t: TensorId| graph.tensors.get(t).map(|t| &t.kind);
+        let key = |mut t: TensorId| {
+            while let Some(TensorKind::Under(over)) = kind(t) {
+                t = *over;
+            }
+            match kind(t) {
+                Some(TensorKind::State { state, .. }) => Key::State(*state),
+                Some(TensorKind::Const(data)) => Key::Constant(Arc::as_ptr(data) as usize),
+                _ => Key::Tensor(t),
+            }
+        };
+        let of: Vec<Key> = (0..graph.tensors.len()).map(key).collect();
+        let mut users: FxHashMap<Key, (usize, usize)> = FxHashMap::default();
+        for (i, k) in graph.kernels.iter().enumerate() {
+            for t in k.tensors() {
+                users.entry(of[t]).or_insert((i, i)).1 = i;
+            }
+        }
+        let kept = graph.repeats.iter().flat_map(|r| r.keeps.iter().copied().chain(r.until.map(|u| u.word)));
+        let mut apart: FxHashSet<Key> =
+            kept.chain(graph.computed.iter().map(|c| c.1)).map(|t| of[t]).collect();
+        let fixed = |t: &KernelTensor| {
+            matches!(t.kind, TensorKind::Intermediate) && t.ty.numel().as_const().is_some()
+        };
+        let others = graph.tensors.iter().zip(&of).filter(|(t, k)| !fixed(t) && matches!(k, Key::Tensor(_)));
+        apart.extend(others.filter(|(t, _)| !matches!(t.kind, TensorKind::Under(_))).map(|(_, k)| *k));
+        Buffers { of, users, apart }
+    }
+
+    /// The buffer of a tensor.
+    pub fn key(&self, tensor: TensorId) -> Key {
+        self.of.get(tensor).copied().unwrap_or(Key::Tensor(tensor))
+    }
+
+    /// Whether only these kernels use a buffer.
+    pub fn is_within(&self, key: Key, kernels: &Range<usize>) -> bool {
+        matches!(key, Key::Tensor(_))
+            && !self.apart.contains(&key)
+            && self
+                .users
+                .get(&key)
+                .is_some_and(|(first, last)| kernels.contains(first) && kernels.contains(last))
+    }
+}
+
+/// Whether a repetition begins or ends inside of the range.
+fn splits_a_repeat(kernels: &Range<usize>, graph: &KernelGraph) -> bool {
+    let inside = |at: usize| kernels.start < at && at < kernels.end;
+    graph.repeats.iter().any(|r| inside(r.kernels.start) || inside(r.kernels.end))
+}
+
+impl Times {
+    fn of(kernel: &Kernel, schedule: &Schedule, cx: &Context) -> Times {
+        let device = cx.device;
+        let seconds = device.speeds.cycle();
+        let short = SHORT * device.speeds.dispatch_cost / seconds;
+        let threads = schedule.threads(kernel, cx.graph).unwrap_or(1);
+        let own = launches(kernel, threads, cx).into_iter().find(|(s, _)| s == schedule);
+        let apart = own.map_or(0.0, |(_, l)| l.cycles(device));
+        let open = open_ended(kernel);
+        let computes_a_size = kernel.tensors().iter().any(|t| cx.graph.computed.iter().any(|c| c.1 == *t));
+        let one = alone(device);
+        let cx = &Context { device: &one, ..*cx };
+        let alone = THREADS.iter().map(|threads| {
+            if *threads > device.max_invocations || apart > short || computes_a_size || open {
+                return None;
+            }
+            let meets =
+                |l: &Launch| l.workgroups * BARRIERS * device.speeds.barrier_alone(f64::from(*threads));
+            let all = launches(kernel, *threads, cx).into_iter();
+            let timed = all.map(|(s, l)| (l.in_turn(&one) + meets(&l), s));
+            let (cycles, schedule) = timed.min_by(|a, b| a.0.total_cmp(&b.0))?;
+            (cycles <= short).then_some((cycles * seconds, schedule))
+        });
+        Times { apart: apart * seconds, alone: alone.collect() }
+    }
+}
+
+/// Whether the number of a kernel's workgroups is known only when the program runs.
+fn open_ended(kernel: &Kernel) -> bool {
+    let counted: Vec<&Dim> = match &kernel.family {
+        Family::Map(k) => vec![&k.elements],
+        Family::Row(k) => vec![&k.rows],
+        Family::Matmul(k) => vec![&k.batch, &k.m, &k.n],
+        Family::Attention(k) => vec![&k.batch, &k.s, &k.parts],
+        _ => return true,
+    };
+    counted.iter().any(|d| d.as_const().is_none())
+}
+
+/// A device of which one core works on one workgroup at a time.
+fn alone(device: &DeviceProfile) -> DeviceProfile {
+    let s = device.speeds;
+    let cores = s.cores;
+    let speeds = Speeds {
+        cores: 1.0,
+        resident: s.resident / cores,
+        flops_f32: s.flops_f32 / cores,
+        flops_f16: s.flops_f16 / cores,
+        flops_matrix: s.flops_matrix / cores,
+        cache_bandwidth: s.cache_bandwidth / cores,
+        ..s
+    };
+    DeviceProfile { speeds, ..device.clone() }
+}
+
+/// The schedules of a kernel in workgroups of so many invocations, with their counts.
+fn launches(kernel: &Kernel, threads: u32, cx: &Context) -> Vec<(Schedule, Launch)> {
+    let all: Vec<(Schedule, Launch)> = match &kernel.family {
+        Family::Map(_) => {
+            let all = maps::launches(kernel, threads, cx).unwrap_or_default();
+            all.into_iter().map(|(s, l)| (Schedule::Map(maps::Map::Flat(s)), l)).collect()
+        }
+        Family::Row(_) => {
+            let all = rows::launches(kernel, cx).unwrap_or_default();
+            all.into_iter().map(|(s, l)| (Schedule::Row(s), l)).collect()
+        }
+        Family::Matmul(_) => {
+            let Some(p) = products::problem::problem(kernel) else { return vec![] };
+            let all = products::candidates(&p, cx.device, cx.expect).into_iter();
+            let timed = |g: products::Product| {
+                let launch = products::cost::launch(&g, &p, cx.device, cx.expect)?;
+                Some((Schedule::Product(g), launch))
+            };
+            all.filter_map(timed).collect()
+        }
+        Family::Attention(k) => {
+            let all = attention::launches(kernel, k, cx).into_iter();
+            all.map(|(s, l)| (Schedule::Attention(s), l)).collect()
+        }
+        _ => vec![],
+    };
+    all.into_iter().filter(|(s, _)| s.threads(kernel, cx.graph) == Some(threads)).collect()
+}
