@@ -1,6 +1,7 @@
 //! Assembly of a [`Program`] from emitted kernels: buffers, arenas, dispatches, weights.
 
 use crate::cost::Expected;
+use crate::device::DeviceProfile;
 use crate::emit::link::{Bound, Part, Place, link};
 use crate::emit::{EmitContext, EmittedKernel, Target, emit};
 use crate::error::{Diagnostic, Errors, Location};
@@ -35,7 +36,7 @@ pub fn assemble(
     let bounds = &kernels.bounds;
     let cx = EmitContext::new(kernels, &symbols, Target::from(&options.profile));
     let mut errors = vec![];
-    let mut emitter = Emitter { cx: &cx, known: FxHashMap::default() };
+    let mut emitter = Emitter { cx: &cx, device: &options.profile, known: FxHashMap::default() };
     let units = emitter.units(scheduled).unwrap_or_else(|all| {
         errors = all;
         Units::default()
@@ -299,6 +300,7 @@ impl Units {
 /// Writes kernels, equal ones once.
 struct Emitter<'a> {
     cx: &'a EmitContext<'a>,
+    device: &'a DeviceProfile,
     known: FxHashMap<(u128, Schedule), (EmittedKernel, Vec<TensorId>)>,
 }
 
@@ -326,18 +328,28 @@ impl Emitter<'_> {
         let mut units = Units::default();
         let mut errors = vec![];
         let buffers = (!scheduled.sequences.is_empty()).then(|| Buffers::new(&scheduled.graph));
+        // The next one is the last.
+        let mut sequences: Vec<Sequence> = scheduled.sequences.iter().rev().cloned().collect();
         let mut at = 0;
         while at < kernels.len() {
-            let sequence = scheduled.sequences.iter().find(|s| s.kernels.start == at);
-            if let Some((s, buffers)) = sequence.zip(buffers.as_ref()) {
-                match self.sequence(s, buffers, kernels, units.tensors.len()) {
+            if let Some(buffers) = &buffers
+                && let Some(s) = sequences.pop_if(|s| s.kernels.start == at)
+            {
+                match self.sequence(&s, buffers, kernels, units.tensors.len()) {
                     Ok((emitted, tensors)) => {
                         units.tensors.extend(tensors);
-                        units.list.push(Unit { kernels: s.kernels.clone(), emitted });
                         at = s.kernels.end;
+                        units.list.push(Unit { kernels: s.kernels, emitted });
                         continue;
                     }
-                    Err(why) => tracing::debug!(why, kernels = s.kernels.len(), "kernels stay apart"),
+                    Err(why) => {
+                        tracing::debug!(why, kernels = s.kernels.len(), "a sequence is split");
+                        let [first, second] = s.halves();
+                        sequences.extend([second, first].into_iter().filter(|s| s.kernels.len() > 1));
+                        if sequences.last().is_some_and(|s| s.kernels.start == at) {
+                            continue;
+                        }
+                    }
                 }
             }
             match self.emit(&kernels[at], &scheduled.schedules[at]) {
@@ -365,14 +377,15 @@ impl Emitter<'_> {
         let parts = emitted.iter().map(|e| {
             let places = e.bindings.iter().map(|(t, _)| {
                 let key = buffers.key(*t);
+                let whole = if let sequences::Key::Tensor(whole) = key { whole } else { *t };
                 let at = bound.iter().position(|b| b.0 == key).unwrap_or_else(|| {
-                    bound.push((key, *t));
+                    bound.push((key, whole));
                     bound.len() - 1
                 });
-                let ty = &tensors[*t].ty;
                 match key {
                     sequences::Key::Constant(_) => Place::Constant(at),
                     _ if buffers.is_within(key, &s.kernels) => {
+                        let ty = &tensors[whole].ty;
                         let bytes = packed(ty.dtype, &ty.numel()).as_const().unwrap_or(0);
                         Place::Within(at, bytes as u64)
                     }
@@ -390,6 +403,12 @@ impl Emitter<'_> {
         let linked = link(&parts)?;
         let mut more = vec![];
         let mut kernel = linked.kernel;
+        if kernel.workgroup_bytes > self.device.max_workgroup_bytes {
+            return Err(format!("{} bytes of workgroup memory", kernel.workgroup_bytes));
+        }
+        if kernel.bindings.len() > self.device.max_storage_buffers as usize {
+            return Err(format!("{} buffers", kernel.bindings.len()));
+        }
         for ((tensor, _), bound_to) in kernel.bindings.iter_mut().zip(&linked.bindings) {
             *tensor = match bound_to {
                 Bound::Buffer(i) => bound[*i].1,

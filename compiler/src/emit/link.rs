@@ -698,3 +698,6 @@ fn function(text: &str) -> Result<(String, Vec<usize>), String> {
         taken.iter().map(|b| format!("{}: {}", BUILTINS[*b].1, BUILTINS[*b].2)).collect();
     Ok((format!("{}({}) {}", &text[start..open], arguments.join(", "), &text[body..]), taken))
 }
+
+#[cfg(test)]
+mod tests;

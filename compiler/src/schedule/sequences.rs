@@ -22,6 +22,17 @@ pub struct Sequence {
     pub schedules: Vec<Schedule>,
 }
 
+impl Sequence {
+    /// The first and the second half of its kernels.
+    pub fn halves(&self) -> [Sequence; 2] {
+        let Sequence { kernels, schedules } = self;
+        let (first, second) = schedules.split_at(schedules.len() / 2);
+        let middle = kernels.start + first.len();
+        let half = |kernels, schedules: &[Schedule]| Sequence { kernels, schedules: schedules.to_vec() };
+        [half(kernels.start..middle, first), half(middle..kernels.end, second)]
+    }
+}
+
 /// The numbers of invocations of a workgroup that are tried.
 const THREADS: [u32; 5] = [64, 128, 256, 512, 1024];
 /// Durations of a dispatch in which one workgroup must have done the work of a kernel.
@@ -280,4 +291,93 @@ fn launches(kernel: &Kernel, threads: u32, cx: &Context) -> Vec<(Schedule, Launc
         _ => vec![],
     };
     all.into_iter().filter(|(s, _)| s.threads(kernel, cx.graph) == Some(threads)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Expected;
+    use crate::kernel::parse;
+    use crate::schedule::choose;
+    use crate::schedule::table::Tuning;
+
+    /// Three maps over `n` elements, each of the one before, and what follows their text.
+    fn chain(n: &str, more: &str) -> KernelGraph {
+        let mut text = format!("t0: f32[{n}] input 0\n");
+        text += &(1..3).map(|i| format!("t{i}: f32[{n}] intermediate\n")).collect::<String>();
+        text += &format!("t3: f32[{n}] output 0\n\n");
+        for i in 0..3 {
+            let to = i + 1;
+            text += &format!(
+                "kernel {i} map [{n}]\n  e0: f32 = t{i}[%0]\n  e1: f32 = exp(e0)\n  t{to}[%0] = e1\n\n"
+            );
+        }
+        parse(&(text + more)).unwrap()
+    }
+
+    /// The first kernel of each sequence, and the one behind its last.
+    fn found(graph: &KernelGraph, device: &DeviceProfile) -> Vec<(usize, usize)> {
+        let expect = Expected::default();
+        let cx = Context { graph, device, expect: &expect };
+        let schedules: Vec<Schedule> =
+            graph.kernels.iter().map(|k| choose(k, &cx, &Tuning::default()).unwrap()).collect();
+        let all = find(&schedules, &cx).sequences;
+        for s in &all {
+            let sizes: Vec<_> = s
+                .kernels
+                .clone()
+                .zip(&s.schedules)
+                .map(|(k, s)| s.threads(&graph.kernels[k], graph))
+                .collect();
+            assert!(sizes.windows(2).all(|w| w[0] == w[1] && w[0].is_some()), "{sizes:?}");
+        }
+        all.into_iter().map(|s| (s.kernels.start, s.kernels.end)).collect()
+    }
+
+    fn named(name: &str) -> DeviceProfile {
+        DeviceProfile::named(name).unwrap()
+    }
+
+    #[test]
+    fn small_kernels_are_one_dispatch_and_large_ones_are_not() {
+        let on = |n| found(&chain(n, ""), &named("discrete"));
+        assert_eq!(on("700"), [(0, 3)]);
+        assert!(on("7000000").is_empty());
+        // How many workgroups there are is known only when the program runs.
+        assert!(on("n").is_empty());
+    }
+
+    #[test]
+    fn plans_for_any_device_and_for_processors_have_none() {
+        for name in ["portable", "software", "swiftshader"] {
+            assert!(found(&chain("700", ""), &named(name)).is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_sequence_is_whole_inside_of_a_repetition_or_outside() {
+        let repeat = |range| format!("repeat {range} times [n] keeps [t1] as \"a loop\"\n");
+        let on = |range| found(&chain("700", &repeat(range)), &named("discrete"));
+        assert_eq!(on("0..3"), [(0, 3)]);
+        assert_eq!(on("1..3"), [(1, 3)]);
+        assert_eq!(on("0..2"), [(0, 2)]);
+    }
+
+    #[test]
+    fn a_sequence_binds_no_more_buffers_than_the_device_can() {
+        let few = DeviceProfile { max_storage_buffers: 3, ..named("discrete") };
+        assert!(found(&chain("700", ""), &few).is_empty());
+        let more = DeviceProfile { max_storage_buffers: 4, ..few };
+        assert_eq!(found(&chain("700", ""), &more), [(0, 3)]);
+    }
+
+    #[test]
+    fn tensors_that_nothing_else_uses_are_within() {
+        let graph = chain("700", "repeat 0..3 times [n] keeps [t1] as \"a loop\"\n");
+        let buffers = Buffers::new(&graph);
+        let within = |t, range: Range<usize>| buffers.is_within(buffers.key(t), &range);
+        // t0 is an input, t1 is kept between repetitions, t3 is an output.
+        assert_eq!([0, 1, 2, 3].map(|t| within(t, 0..3)), [false, false, true, false]);
+        assert!(!within(2, 0..2));
+    }
 }

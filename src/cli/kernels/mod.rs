@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
 use wgfc::compiler::DeviceProfile;
+use wgfc::compiler::Technique;
 use wgfc::compiler::pipeline::Fused;
 use wgfc::files::map_file;
 use wgfc::runtime::Gpu;
@@ -71,6 +72,8 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
     let options = Options {
         profile: base.with_limits(gpu.profile()),
         tuning: cache.tuning.clone(),
+        // Each kernel is measured by itself.
+        without: [Technique::Sequences].into(),
         ..Options::default()
     };
     let mut run = Run { device: gpu.summary().name.clone(), speeds, seed: a.seed, rows: vec![] };

@@ -83,8 +83,11 @@ pub fn fusion(
 /// The widths of narrow decoders.
 const WIDTHS: [usize; 4] = [32, 64, 128, 256];
 
-/// Decoders of four narrow layers and 256 tokens, whose dispatches cost more than their work: a token, and the dispatches of one.
+/// Decoders of four narrow layers and 256 tokens, whose dispatches cost more than their work: a token, its dispatches, and how long the
+/// device works on it, as one workgroup runs several kernels (or all) in a dispatch, and with a dispatch for each kernel.
 pub fn narrow(cx: &Context) -> Result<Vec<Reading>, Error> {
+    const FORMS: [(&str, &[Technique]); 2] = [("", &[]), (", kernels apart", &[Technique::Sequences])];
+    const PROFILES: usize = 7;
     let mut out = vec![];
     for width in WIDTHS.iter().take(if cx.small() { 1 } else { WIDTHS.len() }) {
         let config = serde_json::json!({
@@ -93,18 +96,29 @@ pub fn narrow(cx: &Context) -> Result<Vec<Reading>, Error> {
             "tie_word_embeddings": true,
         });
         let decoder = cx.decoder(config.to_string().as_bytes())?;
-        let options = GeneratorOptions { capacity: 512, ..cx.generator_options() };
-        let mut g = Generator::on_device(cx.gpu.clone(), &decoder, &options)?;
-        let id = |part: &str| format!("narrow/4 layers of {width}/{part}");
-        let (dispatches, _) = g.cost(64);
-        out.push(Reading::new(id("dispatches"), Unit::One, Better::Less, vec![dispatches as f64]));
-        let warm = Instant::now();
-        while !cx.small() && warm.elapsed().as_secs_f64() < WARM_UP {
-            times(&mut g, 16, 100, false)?;
+        for (form, without) in FORMS {
+            let without = without.iter().copied().collect();
+            let options = GeneratorOptions { capacity: 512, without, ..cx.generator_options() };
+            let mut g = Generator::on_device(cx.gpu.clone(), &decoder, &options)?;
+            let id = |part: &str| format!("narrow/4 layers of {width}/{part}{form}");
+            let (dispatches, _) = g.cost(64);
+            out.push(Reading::new(id("dispatches"), Unit::One, Better::Less, vec![dispatches as f64]));
+            let warm = Instant::now();
+            while !cx.small() && warm.elapsed().as_secs_f64() < WARM_UP {
+                times(&mut g, 16, 100, false)?;
+            }
+            let mut all = times(&mut g, 16, if cx.small() { 12 } else { 400 }, false)?;
+            let each = all.split_off(all.len().min(FILLING));
+            out.push(Reading::new(id("a token"), Unit::Seconds, Better::Less, each));
+            g.pretend(64)?;
+            let mut on_device = vec![];
+            for _ in 0..PROFILES {
+                on_device.extend(g.profile(PROFILES)?.gpu_ns.map(|e| e.median * 1e-9));
+            }
+            if !on_device.is_empty() {
+                out.push(Reading::new(id("on the device"), Unit::Seconds, Better::Less, on_device));
+            }
         }
-        let mut all = times(&mut g, 16, if cx.small() { 12 } else { 400 }, false)?;
-        let each = all.split_off(all.len().min(FILLING));
-        out.push(Reading::new(id("a token"), Unit::Seconds, Better::Less, each));
     }
     Ok(out)
 }
