@@ -10,13 +10,14 @@ import json
 import re
 import sys
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r'\[([^\]\[]*)\]\(([^ ()]+\.json) "([^"]+)"\)')
 FACTORS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "mJ": 1e-3}
 
 
-def medians(path, known={}):
+def rows(path, known={}):
     if path not in known:
         known[path] = {r["id"]: r for r in json.loads(path.read_text())["rows"]}
     return known[path]
@@ -56,10 +57,11 @@ def main():
 
         def anew(link):
             text, target, row = link.groups()
-            found = medians((file.parent / target).resolve()).get(row)
-            if not found or "median" not in found:
+            found = rows((file.parent / target).resolve()).get(row)
+            samples = [s for one in (found or {}).get("passes", []) for s in one]
+            if not samples:
                 raise SystemExit(f"{file}: {target} has no row `{row}`")
-            return f'[{written(text, found["median"], found["unit"])}]({target} "{row}")'
+            return f'[{written(text, median(samples), found["unit"])}]({target} "{row}")'
 
         before = file.read_text()
         after = LINK.sub(anew, before)

@@ -45,6 +45,7 @@ fn the_suite_runs_continues_and_is_reported() {
         "fusion",
         "evolution",
         "narrow",
+        "steering",
         "crossover",
         "processes",
         "ranks",

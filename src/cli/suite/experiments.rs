@@ -80,6 +80,47 @@ pub fn fusion(
     Ok(out)
 }
 
+/// A decoder of the shape of Qwen2.5-0.5B as it is, and steered: a vector is added to the results of the layer in the middle for each token.
+pub fn steering(cx: &Context) -> Result<Vec<Reading>, Error> {
+    let layers = if cx.small() { 2 } else { 24 };
+    let hidden = if cx.small() { 64 } else { 896 };
+    let config = serde_json::json!({
+        "model_type": "qwen2", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": hidden / 64,
+        "num_key_value_heads": (hidden / 448).max(1), "intermediate_size": hidden * 38 / 7, "vocab_size": if cx.small() { 256 } else { 151_936 },
+        "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true,
+    });
+    let decoder = cx.decoder(config.to_string().as_bytes())?;
+    let middle = format!("model.layers.{}.mlp.down_proj", layers / 2);
+    let vector: Vec<f32> = (0..hidden).map(|i| (i % 13) as f32 / 60.0 - 0.1).collect();
+    let mut out = vec![];
+    for steered in [false, true] {
+        let (added, context) = match steered {
+            true => (
+                vec![middle.clone()],
+                [(format!("{middle}.add"), Tensor::from_f32(vec![1, 1, hidden], &vector))].into(),
+            ),
+            false => Default::default(),
+        };
+        let capacity = if cx.small() { 128 } else { 1024 };
+        let options = GeneratorOptions { capacity, added, context, ..cx.generator_options() };
+        let mut g = Generator::on_device(cx.gpu.clone(), &decoder, &options)?;
+        let id = |part: &str| format!("steering/0.5 B/{part}{}", if steered { ", steered" } else { "" });
+        out.push(Reading::new(id("dispatches"), Unit::One, Better::Less, vec![g.cost(128).0 as f64]));
+        let warm = Instant::now();
+        while !cx.small() && warm.elapsed().as_secs_f64() < WARM_UP {
+            times(&mut g, 64, 20, false)?;
+        }
+        let mut all = times(&mut g, 64, if cx.small() { 12 } else { 200 }, false)?;
+        out.push(Reading::new(
+            id("a token"),
+            Unit::Seconds,
+            Better::Less,
+            all.split_off(all.len().min(FILLING)),
+        ));
+    }
+    Ok(out)
+}
+
 /// The widths of narrow decoders.
 const WIDTHS: [usize; 4] = [32, 64, 128, 256];
 

@@ -109,6 +109,7 @@ enum What {
     Loop(&'static Workload),
     Fusion(&'static str, &'static [u8], bool),
     Narrow,
+    Steering,
     Evolution(&'static Evolution),
     Diffusion(&'static str, Precision),
     Crossover,
@@ -210,6 +211,7 @@ pub fn all(cx: &Context) -> Result<Vec<Task>, Error> {
         all.push(task(&format!("fusion/{name}"), What::Fusion(name, config, *levels_alone)));
     }
     all.push(task("narrow", What::Narrow));
+    all.push(task("steering", What::Steering));
     let evolutions = POLICIES.iter().chain(FUNCTIONS.iter().flatten());
     for e in evolutions.take(if cx.args.quick { 1 } else { usize::MAX }) {
         all.push(task(&format!("evolution/{}", e.name), What::Evolution(e)));
@@ -252,6 +254,7 @@ impl Task {
                 experiments::fusion(cx, name, &cx.decoder(bytes)?, *levels_alone)
             }
             What::Narrow => experiments::narrow(cx),
+            What::Steering => experiments::steering(cx),
             What::Evolution(e) => experiments::evolution(cx, e),
             What::Diffusion(name, precision) => experiments::diffusion(cx, name, *precision),
             What::Crossover => experiments::crossover(cx),
