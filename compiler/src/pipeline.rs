@@ -307,8 +307,7 @@ pub fn schedule(kernels: KernelGraph, options: &Options) -> Result<ScheduledGrap
     let mut all =
         crate::schedule::schedule(kernels, device, &options.expect, &options.tuning, &options.schedules)?;
     if options.fuses(Technique::Sequences) {
-        let cx = crate::schedule::Context { graph: &all.graph, device, expect: &options.expect };
-        all.sequences = sequences::find(&all.schedules, &cx).sequences;
+        sequences::choose(&mut all, device, &options.expect);
     }
     Ok(all)
 }

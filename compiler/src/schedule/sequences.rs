@@ -4,8 +4,8 @@
 //! workgroup that goes from kernel to kernel past a barrier than as dispatches that each keep more of the device busy. [`find`] chooses
 //! ranges of kernels by estimated times. Each kernel of a sequence has a schedule of its own: that which takes one workgroup least time.
 
-use super::{Context, Schedule, attention, maps, products, rows};
-use crate::cost::Launch;
+use super::{Context, Schedule, ScheduledGraph, attention, maps, products, rows};
+use crate::cost::{Expected, Launch};
 use crate::device::{DeviceProfile, Speeds};
 use crate::kernel::{Capacity, Family, Kernel, KernelGraph, KernelTensor, TensorId, TensorKind};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -82,16 +82,68 @@ pub fn suits(graph: &KernelGraph, device: &DeviceProfile) -> bool {
 
 /// Chooses the sequences of a graph.
 pub fn find(schedules: &[Schedule], cx: &Context) -> Found {
-    let graph = cx.graph;
-    if !suits(graph, cx.device) {
-        return Found::default();
+    if suits(cx.graph, cx.device) { found(&times(schedules, cx), cx) } else { Found::default() }
+}
+
+/// Chooses the sequences of a graph, whose kernels may go in another order for them.
+pub fn choose(all: &mut ScheduledGraph, device: &DeviceProfile, expect: &Expected) {
+    if !suits(&all.graph, device) {
+        return;
     }
+    let cx = Context { graph: &all.graph, device, expect };
+    let times = times(&all.schedules, &cx);
+    let Found { sequences, seconds } = found(&times, &cx);
+    all.sequences = sequences;
+    // A kernel may need a size that another one computes without reading what that one writes.
+    let order = if all.graph.computed.is_empty() { gathered(&times, &all.graph) } else { vec![] };
+    if order.iter().copied().eq(0..order.len()) {
+        return;
+    }
+    let kernels = order.iter().map(|i| all.graph.kernels[*i].clone()).collect();
+    let graph = KernelGraph { kernels, ..all.graph.clone() };
+    let times: Vec<Times> = order.iter().map(|i| times[*i].clone()).collect();
+    let other = found(&times, &Context { graph: &graph, device, expect });
+    if other.seconds < seconds {
+        all.schedules = order.iter().map(|i| all.schedules[*i].clone()).collect();
+        (all.graph, all.sequences) = (graph, other.sequences);
+    }
+}
+
+/// An order of kernels in which each that one workgroup could run comes right behind another such one, where nothing between them keeps it from
+/// that.
+fn gathered(times: &[Times], graph: &KernelGraph) -> Vec<usize> {
+    let buffers = Buffers::new(graph);
+    let keys = |all: Vec<TensorId>| all.into_iter().map(|t| buffers.key(t)).collect::<FxHashSet<Key>>();
+    let uses: Vec<(FxHashSet<Key>, FxHashSet<Key>)> =
+        graph.kernels.iter().map(|k| (keys(k.tensors()), keys(k.writes()))).collect();
+    let apart = |a: usize, b: usize| uses[a].1.is_disjoint(&uses[b].0) && uses[b].1.is_disjoint(&uses[a].0);
+    let ends = |at: usize| graph.repeats.iter().any(|r| r.kernels.start == at || r.kernels.end == at);
+    let goes = |i: usize| times[i].alone.iter().any(Option::is_some);
+    let mut order: Vec<usize> = vec![];
+    for i in 0..times.len() {
+        let mut at = order.len();
+        while goes(i) && at > 0 && !ends(at) && !goes(order[at - 1]) && apart(order[at - 1], i) {
+            at -= 1;
+        }
+        let behind = at > 0 && !ends(at) && goes(order[at - 1]);
+        order.insert(if behind { at } else { order.len() }, i);
+    }
+    order
+}
+
+/// The times of all kernels.
+fn times(schedules: &[Schedule], cx: &Context) -> Vec<Times> {
     let mut known: FxHashMap<u128, Times> = FxHashMap::default();
     let timed = |(k, s): (&Kernel, &Schedule)| {
-        let hash = k.structural_hash(&graph.tensors, Capacity::Counts);
+        let hash = k.structural_hash(&cx.graph.tensors, Capacity::Counts);
         known.entry(hash).or_insert_with(|| Times::of(k, s, cx)).clone()
     };
-    let times: Vec<Times> = graph.kernels.iter().zip(schedules).map(timed).collect();
+    cx.graph.kernels.iter().zip(schedules).map(timed).collect()
+}
+
+/// The sequences of least estimated time for kernels in this order.
+fn found(times: &[Times], cx: &Context) -> Found {
+    let graph = cx.graph;
     let dispatch = cx.device.speeds.dispatch_cost;
     let buffers = Buffers::new(graph);
     // The least time of the kernels before each, and the sequence that ends there: its first kernel, and the size of the workgroup.
@@ -296,9 +348,8 @@ fn launches(kernel: &Kernel, threads: u32, cx: &Context) -> Vec<(Schedule, Launc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::Expected;
     use crate::kernel::parse;
-    use crate::schedule::choose;
+    use crate::schedule::choose as chosen;
     use crate::schedule::table::Tuning;
 
     /// Three maps over `n` elements, each of the one before, and what follows their text.
@@ -316,11 +367,11 @@ mod tests {
     }
 
     /// The first kernel of each sequence, and the one behind its last.
-    fn found(graph: &KernelGraph, device: &DeviceProfile) -> Vec<(usize, usize)> {
+    fn ranges(graph: &KernelGraph, device: &DeviceProfile) -> Vec<(usize, usize)> {
         let expect = Expected::default();
         let cx = Context { graph, device, expect: &expect };
         let schedules: Vec<Schedule> =
-            graph.kernels.iter().map(|k| choose(k, &cx, &Tuning::default()).unwrap()).collect();
+            graph.kernels.iter().map(|k| chosen(k, &cx, &Tuning::default()).unwrap()).collect();
         let all = find(&schedules, &cx).sequences;
         for s in &all {
             let sizes: Vec<_> = s
@@ -340,7 +391,7 @@ mod tests {
 
     #[test]
     fn small_kernels_are_one_dispatch_and_large_ones_are_not() {
-        let on = |n| found(&chain(n, ""), &named("discrete"));
+        let on = |n| ranges(&chain(n, ""), &named("discrete"));
         assert_eq!(on("700"), [(0, 3)]);
         assert!(on("7000000").is_empty());
         // How many workgroups there are is known only when the program runs.
@@ -350,14 +401,14 @@ mod tests {
     #[test]
     fn plans_for_any_device_and_for_processors_have_none() {
         for name in ["portable", "software", "swiftshader"] {
-            assert!(found(&chain("700", ""), &named(name)).is_empty(), "{name}");
+            assert!(ranges(&chain("700", ""), &named(name)).is_empty(), "{name}");
         }
     }
 
     #[test]
     fn a_sequence_is_whole_inside_of_a_repetition_or_outside() {
         let repeat = |range| format!("repeat {range} times [n] keeps [t1] as \"a loop\"\n");
-        let on = |range| found(&chain("700", &repeat(range)), &named("discrete"));
+        let on = |range| ranges(&chain("700", &repeat(range)), &named("discrete"));
         assert_eq!(on("0..3"), [(0, 3)]);
         assert_eq!(on("1..3"), [(1, 3)]);
         assert_eq!(on("0..2"), [(0, 2)]);
@@ -366,9 +417,9 @@ mod tests {
     #[test]
     fn a_sequence_binds_no_more_buffers_than_the_device_can() {
         let few = DeviceProfile { max_storage_buffers: 3, ..named("discrete") };
-        assert!(found(&chain("700", ""), &few).is_empty());
+        assert!(ranges(&chain("700", ""), &few).is_empty());
         let more = DeviceProfile { max_storage_buffers: 4, ..few };
-        assert_eq!(found(&chain("700", ""), &more), [(0, 3)]);
+        assert_eq!(ranges(&chain("700", ""), &more), [(0, 3)]);
     }
 
     #[test]
@@ -379,5 +430,39 @@ mod tests {
         // t0 is an input, t1 is kept between repetitions, t3 is an output.
         assert_eq!([0, 1, 2, 3].map(|t| within(t, 0..3)), [false, false, true, false]);
         assert!(!within(2, 0..2));
+    }
+
+    /// A short kernel, a long one that needs it, and a short one that needs neither the long one nor what it writes, or does.
+    fn apart(third: &str) -> KernelGraph {
+        parse(&format!(
+            "t0: f32[700] input 0\nt1: f32[9000000] input 1\nt2: f32[700] intermediate\nt3: f32[9000000] output 0\nt4: f32[700] output 1\n\n\
+             kernel 0 map [700]\n  e0: f32 = t0[%0]\n  e1: f32 = exp(e0)\n  t2[%0] = e1\n\n\
+             kernel 1 map [9000000]\n  e0: f32 = t1[%0]\n  e1: f32 = t2[3]\n  e2: f32 = mul(e0, e1)\n  t3[%0] = e2\n\n\
+             kernel 2 map [700]\n  e0: f32 = {third}[%0]\n  e1: f32 = exp(e0)\n  t4[%0] = e1\n"
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn kernels_go_in_another_order_where_nothing_depends_on_it() {
+        let (device, expect) = (named("discrete"), Expected::default());
+        let on = |graph: KernelGraph| {
+            let cx = Context { graph: &graph, device: &device, expect: &expect };
+            let schedules =
+                graph.kernels.iter().map(|k| chosen(k, &cx, &Tuning::default()).unwrap()).collect();
+            let mut all = ScheduledGraph { graph: graph.clone(), schedules, sequences: vec![] };
+            choose(&mut all, &device, &expect);
+            let writes: Vec<TensorId> = all.graph.kernels.iter().flat_map(Kernel::writes).collect();
+            (writes, all.sequences.iter().map(|s| (s.kernels.start, s.kernels.end)).collect::<Vec<_>>())
+        };
+        assert_eq!(on(apart("t2")), (vec![2, 4, 3], vec![(0, 2)]));
+        assert_eq!(on(apart("t3")), (vec![2, 3, 4], vec![]));
+        let looped = KernelGraph {
+            repeats: parse(&format!("{}repeat 1..3 times [n] keeps [] as \"a loop\"\n", apart("t2")))
+                .unwrap()
+                .repeats,
+            ..apart("t2")
+        };
+        assert_eq!(on(looped).0, [2, 3, 4]);
     }
 }

@@ -138,8 +138,8 @@ pub fn compare(
     tolerance: f64,
     told: &mut dyn FnMut(usize, usize),
 ) -> Result<Kernels, Error> {
-    let graph = &fused.kernels;
-    let schedules = pipeline::schedule(graph.clone(), options)?.schedules;
+    let wgfc::compiler::schedule::ScheduledGraph { graph, schedules, .. } =
+        &pipeline::schedule(fused.kernels.clone(), options)?;
     let mut known = known(fused, evaluator).map_err(|e| {
         Error::Internal(format!("the graph that the kernels compute cannot be evaluated: {e}"))
     })?;
@@ -147,7 +147,7 @@ pub fn compare(
     // Results of kernels that no value of the graph tells, such as parts of attention.
     let mut own: BTreeMap<TensorId, Tensor> = BTreeMap::new();
     let mut behind: BTreeSet<TensorId> = BTreeSet::new();
-    for (i, (kernel, schedule)) in graph.kernels.iter().zip(&schedules).enumerate() {
+    for (i, (kernel, schedule)) in graph.kernels.iter().zip(schedules).enumerate() {
         told(i, graph.kernels.len());
         let (reads, writes) = (kernel.reads(), kernel.writes());
         let mut skip = |why| out.skipped.entry(why).or_default().push(i);
