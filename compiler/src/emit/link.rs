@@ -65,6 +65,10 @@ pub fn link(parts: &[Part]) -> Result<Linked, String> {
     }
     let texts: Vec<Vec<&str>> = parts.iter().map(|p| tokens(&p.kernel.wgsl)).collect();
     let modules = texts.iter().map(|t| items(t)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(name) = texts.iter().zip(&modules).find_map(|(t, m)| changed_private(t, m)) {
+        // It would not be as it was at the start when the next kernel begins.
+        return Err(format!("the private variable `{name}` changes"));
+    }
     let memory = Memory::new(parts, &modules)?;
     let mut out = Text::default();
     let mut calls = String::new();
@@ -150,7 +154,7 @@ fn call(entry: &str, taken: &[usize], [x, y, z]: [u32; 3]) -> String {
 /// A declaration of a module.
 struct Item<'t> {
     kind: Kind,
-    /// The name that it declares; the whole text of a directive.
+    /// The name that it declares; empty for a directive.
     name: &'t str,
     tokens: &'t [&'t str],
 }
@@ -301,6 +305,14 @@ fn item<'t>(tokens: &'t [&'t str]) -> Result<Item<'t>, String> {
         _ => return Err(refused()),
     };
     Ok(Item { kind, name: name.ok_or_else(refused)?, tokens })
+}
+
+/// A private variable of a module to which something is assigned.
+fn changed_private<'t>(tokens: &[&'t str], module: &[Item<'t>]) -> Option<&'t str> {
+    let code: Vec<&str> = tokens.iter().copied().filter(|t| is_code(t)).collect();
+    let private = module.iter().filter(|i| i.tokens.contains(&"private")).map(|i| i.name);
+    let assigned = |name: &str| code.windows(3).any(|w| w[0] == name && w[1] == "=" && w[2] != "=");
+    private.into_iter().find(|name| assigned(name))
 }
 
 /// The buffers of a linked kernel.
@@ -515,20 +527,20 @@ impl<'t> Text<'t> {
                 Kind::Other => {}
             }
         }
+        // What uses a name that is the module's own is its own too, wherever that name is declared.
+        let others = || module.iter().filter(|i| i.kind == Kind::Other);
+        while let Some(item) = others().find(|i| !own.contains(i.name) && self.is_own(i, &own)) {
+            own.insert(item.name);
+            names.insert(item.name, format!("{}_{m}", item.name));
+        }
         for item in module.iter().filter(|i| matches!(i.kind, Kind::Other | Kind::Entry)) {
-            let text = item.tokens.concat();
-            let apart = item.kind == Kind::Entry || item.tokens.iter().any(|t| own.contains(t));
-            if !apart && self.declared.get(item.name).is_some_and(|known| *known == text) {
-                continue;
+            if item.kind == Kind::Other && !own.contains(item.name) {
+                if self.declared.contains_key(item.name) {
+                    continue;
+                }
+                self.declared.insert(item.name, item.tokens.concat());
             }
-            if item.kind == Kind::Other && (apart || self.declared.contains_key(item.name)) {
-                names.insert(item.name, format!("{}_{m}", item.name));
-                own.insert(item.name);
-            } else if item.kind == Kind::Other {
-                self.declared.insert(item.name, text);
-            }
-            let tokens: Vec<&str> = item.tokens.to_vec();
-            let mut text = rewritten(&tokens, &names, &accesses)?;
+            let mut text = rewritten(item.tokens, &names, &accesses)?;
             if item.kind == Kind::Entry {
                 (text, taken) = function(&text)?;
             }
@@ -537,6 +549,12 @@ impl<'t> Text<'t> {
             self.text.push('\n');
         }
         Ok((format!("kernel{m}"), taken))
+    }
+
+    /// Whether a declaration is not that which earlier modules have by this name, or uses one of the module's `own` names.
+    fn is_own(&self, item: &Item<'t>, own: &FxHashSet<&str>) -> bool {
+        let known = self.declared.get(item.name);
+        known.is_some_and(|text| *text != item.tokens.concat()) || item.tokens.iter().any(|t| own.contains(t))
     }
 
     /// The name of an array in workgroup memory, which modules share.

@@ -266,15 +266,15 @@ impl Times {
         let device = cx.device;
         let seconds = device.speeds.cycle();
         let short = SHORT * device.speeds.dispatch_cost / seconds;
-        let threads = schedule.threads(kernel, cx.graph).unwrap_or(1);
-        let own = launches(kernel, threads, cx).into_iter().find(|(s, _)| s == schedule);
-        let apart = own.map_or(0.0, |(_, l)| l.cycles(device));
-        let open = open_ended(kernel);
+        let apart = launch(kernel, schedule, cx).map_or(0.0, |l| l.cycles(device));
         let computes_a_size = kernel.tensors().iter().any(|t| cx.graph.computed.iter().any(|c| c.1 == *t));
+        if apart > short || computes_a_size || open_ended(kernel) {
+            return Times { apart: apart * seconds, alone: vec![None; THREADS.len()] };
+        }
         let one = alone(device);
         let cx = &Context { device: &one, ..*cx };
         let alone = THREADS.iter().map(|threads| {
-            if *threads > device.max_invocations || apart > short || computes_a_size || open {
+            if *threads > device.max_invocations {
                 return None;
             }
             let meets =
@@ -314,6 +314,15 @@ fn alone(device: &DeviceProfile) -> DeviceProfile {
         ..s
     };
     DeviceProfile { speeds, ..device.clone() }
+}
+
+/// The counts of a kernel with a schedule.
+fn launch(kernel: &Kernel, schedule: &Schedule, cx: &Context) -> Option<Launch> {
+    if let Schedule::Product(g) = schedule {
+        return products::cost::launch(g, &products::problem::problem(kernel)?, cx.device, cx.expect);
+    }
+    let threads = schedule.threads(kernel, cx.graph)?;
+    launches(kernel, threads, cx).into_iter().find_map(|(s, l)| (s == *schedule).then_some(l))
 }
 
 /// The schedules of a kernel in workgroups of so many invocations, with their counts.

@@ -120,6 +120,34 @@ fn equal_declarations_are_written_once() {
 }
 
 #[test]
+fn what_uses_a_name_of_its_module_is_of_its_module() {
+    let module = |factor: &str| {
+        let text = format!(
+            "
+@group(0) @binding(0) var<storage, read_write> data: array<f32>;
+fn outer(x: f32) -> f32 {{
+    return inner(x) + 1.0;
+}}
+fn inner(x: f32) -> f32 {{
+    return {factor} * x;
+}}
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_index) local: u32) {{
+    data[local] = outer(data[local]);
+}}
+"
+        );
+        kernel(&text, &[Access::ReadWrite])
+    };
+    let (twice, thrice) = (module("2.0"), module("3.0"));
+    let part = |kernel| Part { kernel, places: vec![Place::Buffer(0)], workgroups: [1, 1, 1] };
+    let text = linked(&[part(&twice), part(&thrice), part(&twice)]).kernel.wgsl;
+    assert_eq!(text.matches("inner(x) + 1.0").count(), 1, "{text}");
+    assert_eq!(text.matches("inner_1(x) + 1.0").count(), 1, "{text}");
+    assert!(text.contains("buffer0[local] = outer_1(buffer0[local]);"), "{text}");
+}
+
+#[test]
 fn a_buffer_with_atomic_accesses_has_no_others() {
     use Access::{Read, ReadWrite};
     let add = "
@@ -172,6 +200,13 @@ fn what_cannot_be_linked_is_refused() {
     assert_eq!(refused(&[&builtin]), "an entry point with `global_invocation_id` as `at`");
     let pointer = with("output_data[64", "let p = &output_data; (*p)[64");
     assert!(refused(&[&pointer]).contains("output_data"));
+    let private = with("const SCALE = 1e-5f;", "var<private> SCALE: f32 = 1e-5f;");
+    assert!(link(&[Part { kernel: &private, places: places.clone(), workgroups: [1, 1, 1] }]).is_ok());
+    let text = private.wgsl.replace("workgroupBarrier();", "SCALE = 2.0; workgroupBarrier();");
+    assert_eq!(
+        refused(&[&EmittedKernel { wgsl: text, ..a.clone() }]),
+        "the private variable `SCALE` changes"
+    );
     assert!(link(&[]).is_err());
 }
 
