@@ -273,18 +273,17 @@ impl Times {
         }
         let one = alone(device);
         let cx = &Context { device: &one, ..*cx };
-        let alone = THREADS.iter().map(|threads| {
-            if *threads > device.max_invocations {
-                return None;
+        let mut alone = vec![None; THREADS.len()];
+        for (schedule, launch) in launches(kernel, &THREADS, cx) {
+            let threads = schedule.threads(kernel, cx.graph);
+            let Some(size) = THREADS.iter().position(|t| threads == Some(*t)) else { continue };
+            let meets = launch.workgroups * BARRIERS * device.speeds.barrier_alone(launch.threads);
+            let time = (launch.in_turn(&one) + meets) * seconds;
+            if time <= short * seconds && alone[size].as_ref().is_none_or(|(least, _)| time < *least) {
+                alone[size] = Some((time, schedule));
             }
-            let meets =
-                |l: &Launch| l.workgroups * BARRIERS * device.speeds.barrier_alone(f64::from(*threads));
-            let all = launches(kernel, *threads, cx).into_iter();
-            let timed = all.map(|(s, l)| (l.in_turn(&one) + meets(&l), s));
-            let (cycles, schedule) = timed.min_by(|a, b| a.0.total_cmp(&b.0))?;
-            (cycles <= short).then_some((cycles * seconds, schedule))
-        });
-        Times { apart: apart * seconds, alone: alone.collect() }
+        }
+        Times { apart: apart * seconds, alone }
     }
 }
 
@@ -322,15 +321,17 @@ fn launch(kernel: &Kernel, schedule: &Schedule, cx: &Context) -> Option<Launch> 
         return products::cost::launch(g, &products::problem::problem(kernel)?, cx.device, cx.expect);
     }
     let threads = schedule.threads(kernel, cx.graph)?;
-    launches(kernel, threads, cx).into_iter().find_map(|(s, l)| (s == *schedule).then_some(l))
+    launches(kernel, &[threads], cx).into_iter().find_map(|(s, l)| (s == *schedule).then_some(l))
 }
 
-/// The schedules of a kernel in workgroups of so many invocations, with their counts.
-fn launches(kernel: &Kernel, threads: u32, cx: &Context) -> Vec<(Schedule, Launch)> {
-    let all: Vec<(Schedule, Launch)> = match &kernel.family {
+/// Schedules of a kernel with their counts, those in workgroups of so many invocations among them.
+fn launches(kernel: &Kernel, threads: &[u32], cx: &Context) -> Vec<(Schedule, Launch)> {
+    let most = cx.device.max_invocations;
+    match &kernel.family {
         Family::Map(_) => {
-            let all = maps::launches(kernel, threads, cx).unwrap_or_default();
-            all.into_iter().map(|(s, l)| (Schedule::Map(maps::Map::Flat(s)), l)).collect()
+            let sizes = threads.iter().filter(|t| **t <= most);
+            let all = sizes.flat_map(|t| maps::launches(kernel, *t, cx).unwrap_or_default());
+            all.map(|(s, l)| (Schedule::Map(maps::Map::Flat(s)), l)).collect()
         }
         Family::Row(_) => {
             let all = rows::launches(kernel, cx).unwrap_or_default();
@@ -350,8 +351,7 @@ fn launches(kernel: &Kernel, threads: u32, cx: &Context) -> Vec<(Schedule, Launc
             all.map(|(s, l)| (Schedule::Attention(s), l)).collect()
         }
         _ => vec![],
-    };
-    all.into_iter().filter(|(s, _)| s.threads(kernel, cx.graph) == Some(threads)).collect()
+    }
 }
 
 #[cfg(test)]
