@@ -19,7 +19,7 @@ pub enum Place {
     Buffer(usize),
     /// The buffer of this number, which nothing writes.
     Constant(usize),
-    /// Only these kernels use the tensor of this number, which has so many bytes.
+    /// A tensor that only these kernels use: its number, and its size in bytes.
     Within(usize, u64),
 }
 
@@ -66,7 +66,7 @@ pub fn link(parts: &[Part]) -> Result<Linked, String> {
     let texts: Vec<Vec<&str>> = parts.iter().map(|p| tokens(&p.kernel.wgsl)).collect();
     let modules = texts.iter().map(|t| items(t)).collect::<Result<Vec<_>, _>>()?;
     if let Some(name) = texts.iter().zip(&modules).find_map(|(t, m)| changed_private(t, m)) {
-        // It would not be as it was at the start when the next kernel begins.
+        // The next kernel would not find the variable's initial value.
         return Err(format!("the private variable `{name}` changes"));
     }
     let memory = Memory::new(parts, &modules)?;
@@ -527,7 +527,7 @@ impl<'t> Text<'t> {
                 Kind::Other => {}
             }
         }
-        // What uses a name that is the module's own is its own too, wherever that name is declared.
+        // Declarations that use a name of the module's own are its own too, wherever that name is declared.
         let others = || module.iter().filter(|i| i.kind == Kind::Other);
         while let Some(item) = others().find(|i| !own.contains(i.name) && self.is_own(i, &own)) {
             own.insert(item.name);

@@ -37,6 +37,10 @@ impl Sequence {
 const THREADS: [u32; 5] = [64, 128, 256, 512, 1024];
 /// Durations of a dispatch in which one workgroup must have done the work of a kernel.
 const SHORT: f64 = 4.0;
+/// The most kernels of a sequence: its text, and the time that the driver takes for it, grow with them.
+const MOST_KERNELS: usize = 128;
+/// The most kernels past which one goes to be behind another one of a sequence.
+const MOST_PASSED: usize = 16;
 /// The barriers between two kernels.
 const BARRIERS: f64 = 2.0;
 
@@ -52,7 +56,7 @@ struct Times {
 /// The sequences of a graph.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Those that are estimated to be faster than the kernels apart.
+    /// The sequences that are estimated to be faster than their kernels apart.
     pub sequences: Vec<Sequence>,
     /// The estimated time of all kernels in seconds.
     pub seconds: f64,
@@ -122,7 +126,13 @@ fn gathered(times: &[Times], graph: &KernelGraph) -> Vec<usize> {
     let mut order: Vec<usize> = vec![];
     for i in 0..times.len() {
         let mut at = order.len();
-        while goes(i) && at > 0 && !ends(at) && !goes(order[at - 1]) && apart(order[at - 1], i) {
+        while goes(i)
+            && order.len() - at < MOST_PASSED
+            && at > 0
+            && !ends(at)
+            && !goes(order[at - 1])
+            && apart(order[at - 1], i)
+        {
             at -= 1;
         }
         let behind = at > 0 && !ends(at) && goes(order[at - 1]);
@@ -152,10 +162,10 @@ fn found(times: &[Times], cx: &Context) -> Found {
         let mut least = (best[end - 1].0 + times[end - 1].apart + dispatch, None);
         let mut bound: FxHashSet<Key> = FxHashSet::default();
         let mut alone = [dispatch; THREADS.len()];
-        for start in (0..end).rev() {
+        for start in (end.saturating_sub(MOST_KERNELS)..end).rev() {
             let range = start..end;
             bound.extend(graph.kernels[start].tensors().into_iter().map(|t| buffers.key(t)));
-            // Those within lie in one or two buffers.
+            // Tensors that only these kernels use lie in one or two buffers.
             let bindings = bound.iter().filter(|k| !buffers.is_within(**k, &range)).count() + 2;
             for (sum, own) in alone.iter_mut().zip(&times[start].alone) {
                 *sum += own.as_ref().map_or(f64::INFINITY, |o| o.0);
@@ -190,11 +200,11 @@ fn found(times: &[Times], cx: &Context) -> Found {
 /// The buffer that holds a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
-    /// Of a tensor that has its own.
+    /// The buffer of an input, an output or an intermediate tensor.
     Tensor(TensorId),
-    /// Of a state.
+    /// The buffer of a state.
     State(usize),
-    /// Of a constant, by the address of its data.
+    /// The buffer of a constant, by the address of its data.
     Constant(usize),
 }
 
@@ -203,7 +213,8 @@ pub struct Buffers {
     of: Vec<Key>,
     /// The first and the last kernel that use each.
     users: FxHashMap<Key, (usize, usize)>,
-    /// Those that hold a value of their own between kernels, which nothing else has.
+    /// Buffers that share none with others: of inputs and outputs, of sizes that are no constants, and those that are kept between repetitions or that
+    /// the host reads.
     apart: FxHashSet<Key>,
 }
 
@@ -363,10 +374,14 @@ mod tests {
 
     /// Three maps over `n` elements, each of the one before, and what follows their text.
     fn chain(n: &str, more: &str) -> KernelGraph {
+        maps_behind_each_other(3, n, more)
+    }
+
+    fn maps_behind_each_other(count: usize, n: &str, more: &str) -> KernelGraph {
         let mut text = format!("t0: f32[{n}] input 0\n");
-        text += &(1..3).map(|i| format!("t{i}: f32[{n}] intermediate\n")).collect::<String>();
-        text += &format!("t3: f32[{n}] output 0\n\n");
-        for i in 0..3 {
+        text += &(1..count).map(|i| format!("t{i}: f32[{n}] intermediate\n")).collect::<String>();
+        text += &format!("t{count}: f32[{n}] output 0\n\n");
+        for i in 0..count {
             let to = i + 1;
             text += &format!(
                 "kernel {i} map [{n}]\n  e0: f32 = t{i}[%0]\n  e1: f32 = exp(e0)\n  t{to}[%0] = e1\n\n"
@@ -405,6 +420,12 @@ mod tests {
         assert!(on("7000000").is_empty());
         // How many workgroups there are is known only when the program runs.
         assert!(on("n").is_empty());
+    }
+
+    #[test]
+    fn a_sequence_has_no_more_kernels_than_a_driver_takes_in_some_time() {
+        let all = ranges(&maps_behind_each_other(300, "700", ""), &named("discrete"));
+        assert!(all.len() == 3 && all.iter().all(|(start, end)| end - start <= MOST_KERNELS), "{all:?}");
     }
 
     #[test]

@@ -82,11 +82,11 @@ pub fn fusion(
 
 /// A decoder of the shape of Qwen2.5-0.5B as it is, and steered: a vector is added to the results of the layer in the middle for each token.
 pub fn steering(cx: &Context) -> Result<Vec<Reading>, Error> {
-    let layers = if cx.small() { 2 } else { 24 };
-    let hidden = if cx.small() { 64 } else { 896 };
+    let [layers, hidden, inner, tokens] =
+        if cx.small() { [2, 64, 128, 256] } else { [24, 896, 4864, 151_936] };
     let config = serde_json::json!({
         "model_type": "qwen2", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": hidden / 64,
-        "num_key_value_heads": (hidden / 448).max(1), "intermediate_size": hidden * 38 / 7, "vocab_size": if cx.small() { 256 } else { 151_936 },
+        "num_key_value_heads": (hidden / 448).max(1), "intermediate_size": inner, "vocab_size": tokens,
         "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true,
     });
     let decoder = cx.decoder(config.to_string().as_bytes())?;
